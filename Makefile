@@ -1,0 +1,43 @@
+# Every target makes the environment it needs on first use.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help book test execute run clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@echo
+	@echo '  make execute CHAPTER=07                            one chapter, at its defaults, in place'
+	@echo '  make run CHAPTER=07 PRESET=paper ARGS="-p seed 3"  a copy under _runs/'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,test]'
+	touch $@
+
+book: $(READY)  ## render the book from the executed notebooks
+	$(BIN)/jupyter-book build . -W -n --keep-going
+	@echo 'The book: file://$(CURDIR)/_build/html/index.html'
+
+# One thread per process: the same sums in the same order on every machine, two workers on two cores.
+test execute: export OMP_NUM_THREADS = 1
+
+test: book  ## everything that must be true: style, units, notebooks, the built book
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --nbval -p no:cacheprovider notebooks
+
+execute: $(READY)  ## re-execute chapters in place; CHAPTER=07 for one
+	$(BIN)/python -m lib.execution execute $(CHAPTER)
+
+run: $(READY)  ## execute a copy: CHAPTER=07 [PRESET=paper] [ARGS="-p seed 3"]
+	$(if $(CHAPTER),,$(error which chapter? make run CHAPTER=07))
+	$(BIN)/python -m lib.execution run $(CHAPTER) $(if $(PRESET),--preset $(PRESET)) $(ARGS)
+
+clean:  ## remove the built book and the runs
+	rm -rf _build _runs

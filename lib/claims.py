@@ -1,0 +1,162 @@
+"""Claims of the sources and our verdicts on them.
+
+A claim pairs what a source states with what a chapter measured and the rule that compares the
+two. The verdict follows from these; nobody writes it.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+MIME = "application/vnd.fact-storage.claims+json"
+
+REPRODUCED = "reproduced"
+IN_PART = "holds in part"
+NOT_REPRODUCED = "not reproduced at this scale"
+NOT_RUN = "not run"
+
+#: Digits kept of a measurement: a reader's need, and few enough that machines agree on them.
+SIGNIFICANT_DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a measured number must satisfy for the claim to hold, in words and as a test."""
+
+    text: str
+    holds: Callable[[float], bool]
+
+
+def at_least(bound: float) -> Rule:
+    """The number is at least ``bound``."""
+    return Rule(f"≥ {bound:g}", lambda x: x >= bound)
+
+
+def at_most(bound: float) -> Rule:
+    """The number is at most ``bound``."""
+    return Rule(f"≤ {bound:g}", lambda x: x <= bound)
+
+
+def above(bound: float) -> Rule:
+    """The number exceeds ``bound``."""
+    return Rule(f"> {bound:g}", lambda x: x > bound)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a source, and what became of it here.
+
+    Attributes:
+        id: ``source/slug``, for instance ``hebbians/fig-2b-r2``; unique in the book.
+        source: where it is stated, for instance ``Garcia et al., Fig. 2b``.
+        statement: one sentence.
+        published: the value printed in the source, as text.
+        measured: ours; one number per named setting, all finite; empty if it was not run.
+        rule: what each number must satisfy; its bound comes from the source.
+        scale: the setting at which we measured.
+
+    Raises:
+        ValueError: the id is malformed or a number is NaN or infinite.
+    """
+
+    id: str
+    source: str
+    statement: str
+    published: str
+    measured: Mapping[str, float]
+    rule: Rule
+    scale: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]+/[a-z0-9-]+", self.id):
+            raise ValueError(f"id must look like source/slug in lower case; got {self.id!r}")
+        for setting, number in self.measured.items():
+            if not math.isfinite(number):
+                raise ValueError(f"{self.id}: measured must be finite; {setting!r} is {number}")
+
+    @property
+    def verdict(self) -> str:
+        """Reproduced if every setting satisfies the rule, in part if some do."""
+        held = [self.rule.holds(number) for number in self.measured.values()]
+        if not held:
+            return NOT_RUN
+        if all(held):
+            return REPRODUCED
+        return IN_PART if any(held) else NOT_REPRODUCED
+
+    def record(self) -> dict:
+        """The claim as JSON-ready data, measurements rounded as they are shown."""
+        return {
+            "id": self.id,
+            "source": self.source,
+            "statement": self.statement,
+            "published": self.published,
+            "measured": {setting: float(_digits(x)) for setting, x in self.measured.items()},
+            "rule": self.rule.text,
+            "scale": self.scale,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class ClaimTable:
+    """Claims as a cell output: a table for the reader, JSON for the ledger."""
+
+    claims: tuple[Claim, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per claim."""
+        return pd.DataFrame(
+            {
+                "verdict": claim.verdict,
+                "claim": f"{claim.statement} [{claim.source}]",
+                "published": claim.published,
+                "ours": ", ".join(
+                    f"{setting}: {_digits(x)}" for setting, x in claim.measured.items()
+                ),
+                "holds if": claim.rule.text,
+                "scale": claim.scale,
+                "id": claim.id,
+            }
+            for claim in self.claims
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        return {
+            "text/plain": "\n".join(f"{c.verdict:30s} {c.id}" for c in self.claims),
+            "text/html": self.frame().to_html(index=False, border=0, classes="claims"),
+            MIME: [claim.record() for claim in self.claims],
+        }
+
+
+def table(claims: Iterable[Claim]) -> ClaimTable:
+    """The claims of a chapter, to be shown in its last cell.
+
+    Raises:
+        ValueError: there is none, or an id is repeated.
+    """
+    claims = tuple(claims)
+    ids = [claim.id for claim in claims]
+    if not claims or len(set(ids)) < len(ids):
+        raise ValueError(f"claims must be at least one, with distinct ids; got {ids}")
+    return ClaimTable(claims)
+
+
+def decade_above(x: float, *, floor: float) -> float:
+    """The smallest power of ten that is at least ``x`` and ``floor``.
+
+    Rounding errors differ between machines; the decade they stay under does not.
+
+    Raises:
+        ValueError: x is negative, NaN or infinite.
+    """
+    if not 0 <= x < math.inf:
+        raise ValueError(f"x must be finite and >= 0; got {x}")
+    return 10.0 ** math.ceil(math.log10(max(x, floor)))
+
+
+def _digits(x: float) -> str:
+    return f"{x:.{SIGNIFICANT_DIGITS}g}"

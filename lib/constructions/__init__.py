@@ -1,0 +1,1 @@
+"""Constructions: every way to make a fact-storing MLP."""

@@ -1,0 +1,176 @@
+"""Hebbian kernel memories and the MLPs that equal them.
+
+A kernel memory answers a query z with sum_t c_t K(k_t, z): each stored key votes for its code,
+weighted by its similarity to the query. A feature map phi turns it into an MLP with readout
+C^T Phi; conversely every MLP is such a memory with a whitened kernel.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lib.decoding import Memory, Retrieval
+from lib.facts import FactSet
+from lib.mlp import GatedMLP
+from lib.numerics import BLOCK_ENTRIES, RELATIVE_CUTOFF, ridge_regression, row_blocks, whitener
+
+Kernel = Callable[[Float[Tensor, "n d"], Float[Tensor, "q d"]], Float[Tensor, "n q"]]
+
+WHITENINGS = ("none", "diag", "full")
+
+
+def sketched_k2(
+    facts: FactSet,
+    width: int,
+    *,
+    generator: torch.Generator,
+    whitening: str = "none",
+    ridge: float = 1e-6,
+    codes: Float[Tensor, "N d_c"] | None = None,
+) -> GatedMLP:
+    """Hebbian MLP with random bilinear features, a sketch of the quadratic kernel <x, z>^2.
+
+    Rows of A_bar and G_bar are standard Gaussian, A = m^(-1/4) A_bar and G = m^(-1/4) G_bar, so
+    that phi(x) . phi(z) is an unbiased estimate of <x, z>^2. The readout is B = C^T Phi M with
+    Phi the features of the keys, C the codes of their answers, Sigma = Phi^T Phi / F and
+
+    - ``none``: M = I;
+    - ``diag``: M = (diag(Sigma) + ridge)^(-1) / F;
+    - ``full``: M = (Sigma + ridge I)^(-1) / F (solved in the smaller of m and F).
+
+    Algorithm 1 divides by F for ``none`` too. That scales every margin alike; left out, the
+    kernel has expectation <x, z>^2 and margins are those of Theorem B.30. In the dual branch
+    (m > F) it adds ridge where the primal has ridge F; here both have ridge F.
+
+    Args:
+        facts: what to store.
+        width: m >= 1.
+        whitening: ``none``, ``diag`` or ``full``.
+        ridge: lambda >= 0; 0 with ``full`` takes the pseudo-inverse.
+        codes: c_j, one row per value, written into the memory; by default the values.
+
+    Returns:
+        A frozen bilinear MLP in the dtype of the facts.
+
+    Raises:
+        ValueError: width, whitening, ridge or the number of codes is not allowed.
+
+    Source: Garcia et al., Algorithm 1, Lemma B.2, Appendix B.2.4.
+    """
+    if width < 1:
+        raise ValueError(f"width must be at least 1; got {width}")
+    if whitening not in WHITENINGS:
+        raise ValueError(f"whitening must be one of {', '.join(WHITENINGS)}; got {whitening!r}")
+    if codes is None:
+        codes = facts.values
+    if len(codes) != len(facts.values):
+        raise ValueError(f"codes must have one row per value, {len(facts.values)}; got {len(codes)}")
+    A, G = (
+        torch.randn(width, facts.keys.shape[1], dtype=torch.float64, generator=generator).to(facts.keys)
+        * width**-0.25
+        for _ in range(2)
+    )
+    Phi = (facts.keys @ A.T) * (facts.keys @ G.T)
+    C = codes[facts.targets]
+    if whitening == "full":
+        B = ridge_regression(Phi, C, ridge)
+    else:
+        B = C.T @ Phi
+        if whitening == "diag":
+            B = B / ((Phi**2).sum(0) + ridge * len(facts))
+    return GatedMLP(A, G, B).requires_grad_(False)
+
+
+def k2_kernel(x: Float[Tensor, "n d"], z: Float[Tensor, "q d"]) -> Float[Tensor, "n q"]:
+    """The exact quadratic kernel K_2(x, z) = <x, z>^2."""
+    return (x @ z.T) ** 2
+
+
+def feature_kernel(mlp: GatedMLP) -> Kernel:
+    """K(x, z) = phi(x) . phi(z), the kernel of an MLP's own features."""
+
+    def kernel(x: Tensor, z: Tensor) -> Tensor:
+        return mlp.features(x) @ mlp.features(z).T
+
+    return kernel
+
+
+def whitened_kernel(
+    mlp: GatedMLP,
+    keys: Float[Tensor, "F d"],
+    *,
+    ridge: float = 0.0,
+    cutoff: float = RELATIVE_CUTOFF,
+) -> Kernel:
+    """K(x, z) = phi(x)^T (Sigma + ridge I)^(-1) phi(z), Sigma the covariance of phi on the keys.
+
+    At ridge 0 a singular Sigma is replaced by its pseudo-inverse (singular values of
+    Phi / sqrt(F) below ``cutoff`` times the largest count as zero).
+
+    Source: Garcia et al., Theorem B.1.
+    """
+    T = whitener(mlp.features(keys), ridge=ridge, cutoff=cutoff)
+
+    def kernel(x: Tensor, z: Tensor) -> Tensor:
+        return (mlp.features(x) @ T.T) @ (mlp.features(z) @ T.T).T
+
+    return kernel
+
+
+def kernel_memory(
+    kernel: Kernel,
+    keys: Float[Tensor, "F d"],
+    codes: Float[Tensor, "F d_c"],
+    *,
+    entries: int = BLOCK_ENTRIES,
+) -> Memory:
+    """The Hebbian memory z -> sum_t c_t K(k_t, z), in blocks of queries.
+
+    Args:
+        kernel: K.
+        keys: k_t, one row per stored example.
+        codes: c_t, what each example adds to the answer.
+        entries: bound on the number of kernel entries held at once.
+
+    Source: Garcia et al., eqs. 8 and 23.
+    """
+
+    def memory(z: Tensor) -> Tensor:
+        blocks = row_blocks(len(z), len(keys), entries=entries)
+        return torch.cat([kernel(keys, z[rows]).T @ codes for rows in blocks])
+
+    return memory
+
+
+def hebbian_form(mlp: GatedMLP, keys: Float[Tensor, "F d"], kernel: Kernel) -> Memory:
+    """The kernel Hebbian memory that stores an MLP's own outputs, z -> (1/F) sum_t MLP(k_t) K(k_t, z).
+
+    With the whitened kernel it equals the MLP everywhere, if the features of the keys span R^m.
+
+    Source: Garcia et al., Theorems 3.1 and B.1.
+    """
+    return kernel_memory(kernel, keys, mlp(keys) / len(keys))
+
+
+def signal_and_crosstalk(
+    kernel: Kernel, facts: FactSet, retrieval: Retrieval
+) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
+    """Split each fact's margin into signal + cross-talk, against its hardest competitor j.
+
+    signal_i = K(k_i, k_i) <v_f(i) - v_j, v_f(i)>: what the fact's own vote gives. Cross-talk is
+    the sum of all other votes, computed here on its own and not as the difference.
+
+    Source: Garcia et al., eq. 6.
+    """
+    F = len(facts)
+    signal, crosstalk = torch.empty_like(retrieval.margins), torch.empty_like(retrieval.margins)
+    for rows in row_blocks(F, F):
+        difference = facts.answers[rows] - facts.values[retrieval.competitors[rows]]
+        votes = kernel(facts.keys[rows], facts.keys) * (difference @ facts.answers.T)
+        own = torch.arange(rows.start, rows.stop)
+        signal[rows] = votes[own - rows.start, own]
+        votes[own - rows.start, own] = 0
+        crosstalk[rows] = votes.sum(1)
+    return signal, crosstalk

@@ -1,0 +1,118 @@
+"""Decoding: what a memory answers, and by which margin.
+
+A memory is any function g from a batch of keys (b, d) to a batch of outputs (b, d_v). It answers
+key k with the value whose embedding has the largest inner product with g(k). Scores are formed
+in blocks of facts, never all at once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lib.facts import FactSet
+from lib.numerics import BLOCK_ENTRIES, row_blocks
+
+Memory = Callable[[Float[Tensor, "b d"]], Float[Tensor, "b d_v"]]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Every fact's target against its hardest competitor.
+
+    Attributes:
+        targets: f(i).
+        competitors: the j != f(i) with the largest score (the first one, when several tie).
+        margins: gamma_i = min_{j != f(i)} <g(k_i), v_f(i) - v_j>.
+
+    Source: Garcia et al., Definitions 2.1 and 2.2.
+    """
+
+    targets: Int[Tensor, " F"]
+    competitors: Int[Tensor, " F"]
+    margins: Float[Tensor, " F"]
+
+    @property
+    def predictions(self) -> Int[Tensor, " F"]:
+        """The answer given to each key; a tie goes to the competitor."""
+        return torch.where(self.stored, self.targets, self.competitors)
+
+    @property
+    def stored(self) -> Bool[Tensor, " F"]:
+        """Which facts win strictly against every competitor."""
+        return self.margins > 0
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of facts that are stored, in [0, 1]."""
+        return self.stored.double().mean().item()
+
+    @property
+    def minimum_margin(self) -> float:
+        """gamma_min; the fact set is stored exactly when it is positive."""
+        return self.margins.min().item()
+
+
+def retrieve(memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES) -> Retrieval:
+    """Query a memory with every stored key.
+
+    Args:
+        memory: g.
+        facts: keys, values and targets.
+        entries: bound on the number of scores held at once.
+
+    Raises:
+        ValueError: an output is NaN or infinite; the first such fact is named.
+    """
+    margins, competitors = [], []
+    for rows, scores in score_blocks(memory, facts, entries=entries):
+        target = facts.targets[rows, None]
+        target_score = scores.gather(1, target).squeeze(1)
+        competitor_score, competitor = scores.scatter(1, target, -torch.inf).max(1)
+        margins.append(target_score - competitor_score)
+        competitors.append(competitor)
+    return Retrieval(facts.targets, torch.cat(competitors), torch.cat(margins))
+
+
+def output_radii(
+    memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES
+) -> Float[Tensor, " F"]:
+    """Distance from each output to the nearest decision boundary, min_j gamma_ij / |v_f(i) - v_j|.
+
+    An output that moves by less still decodes to the same answer. Negative where the fact is not
+    stored; values equal to the target's (distance zero) give minus infinity or are never stored.
+
+    Raises:
+        ValueError: an output is NaN or infinite, or a value equals a fact's target value.
+    """
+    radii = []
+    for rows, scores in score_blocks(memory, facts, entries=entries):
+        target = facts.targets[rows, None]
+        gaps = scores.gather(1, target) - scores
+        distances = torch.cdist(
+            facts.answers[rows], facts.values, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        distances.scatter_(1, target, torch.inf)
+        if (distances == 0).any():
+            i, j = (distances == 0).nonzero()[0].tolist()
+            raise ValueError(f"values must be distinct; value {j} equals the target of fact {rows.start + i}")
+        radii.append((gaps.scatter(1, target, torch.inf) / distances.scatter(1, target, 1.0)).amin(1))
+    return torch.cat(radii)
+
+
+def score_blocks(
+    memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES
+) -> Iterator[tuple[slice, Float[Tensor, "b N"]]]:
+    """Scores s_ij = <g(k_i), v_j> for consecutive slices of facts.
+
+    Raises:
+        ValueError: an output is NaN or infinite.
+    """
+    for rows in row_blocks(len(facts), len(facts.values), entries=entries):
+        outputs = memory(facts.keys[rows])
+        if not (finite := outputs.isfinite().all(1)).all():
+            i = rows.start + int((~finite).nonzero()[0])
+            raise ValueError(f"memory must return finite outputs; fact {i} has {outputs[i - rows.start]}")
+        yield rows, outputs @ facts.values.T

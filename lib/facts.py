@@ -1,0 +1,317 @@
+"""Fact sets: key and value embeddings and the map between them.
+
+Rows are embeddings throughout: keys (F, d), values (N, d_v). Fact i says that key i has the
+value ``targets[i]``.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+
+@dataclass(frozen=True)
+class FactSet:
+    """Keys, values and the map f between them, checked when made.
+
+    Attributes:
+        keys: K, one row per fact.
+        values: V, one row per candidate answer; at least two.
+        targets: f, the row of V that answers each key.
+
+    Raises:
+        ValueError: shapes or dtypes disagree; an entry is NaN or infinite; a target is out of
+            range; equal keys have different targets (no function of the key can store those).
+
+    Source: Garcia et al., Section 2.1.
+    """
+
+    keys: Float[Tensor, "F d"]
+    values: Float[Tensor, "N d_v"]
+    targets: Int[Tensor, " F"]
+
+    def __post_init__(self) -> None:
+        for name, table in (("keys", self.keys), ("values", self.values)):
+            _check_embeddings(name, table)
+        if self.keys.dtype != self.values.dtype:
+            raise ValueError(
+                f"keys and values must share one dtype; got {self.keys.dtype} "
+                f"and {self.values.dtype}"
+            )
+        if len(self.values) < 2:
+            raise ValueError(f"values must have at least 2 rows to choose from; got {len(self.values)}")
+        _check_targets(self.targets, len(self.keys), len(self.values))
+        _check_repeated_keys(self.keys, self.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def answers(self) -> Float[Tensor, "F d_v"]:
+        """The value embedding v_f(i) of each fact."""
+        return self.values[self.targets]
+
+    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "FactSet":
+        """The same facts on another device or in another floating dtype."""
+        return FactSet(
+            self.keys.to(device=device, dtype=dtype),
+            self.values.to(device=device, dtype=dtype),
+            self.targets.to(device=device),
+        )
+
+
+# --- samplers: drawn in float64 on the CPU; move with FactSet.to -------------------------------
+
+
+def gaussian(n: int, d: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
+    """n rows drawn from N(0, I_d / d), so that a row has expected squared norm 1."""
+    _check_size(n=n, d=d)
+    return torch.randn(n, d, dtype=torch.float64, generator=generator) / d**0.5
+
+
+def sphere(n: int, d: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
+    """n rows drawn uniformly from the unit sphere of R^d."""
+    return normalize(gaussian(n, d, generator=generator), dim=1)
+
+
+def spike(
+    embeddings: Float[Tensor, "n d"], direction: Float[Tensor, " d"], strength: float
+) -> Float[Tensor, "n d"]:
+    """Crowd rows along one direction u: x -> (x + beta <x, u> u), scaled back to unit norm.
+
+    Args:
+        embeddings: rows x, none of them zero.
+        direction: u, scaled to unit norm here.
+        strength: beta >= 0; 0 only normalises the rows.
+
+    Raises:
+        ValueError: strength is negative or not finite, or direction is zero.
+
+    Source: Garcia et al., Appendix A.3.2.
+    """
+    if not 0 <= strength < float("inf"):
+        raise ValueError(f"strength must be finite and >= 0; got {strength}")
+    if not direction.norm() > 0:
+        raise ValueError("direction must not be zero")
+    u = direction / direction.norm()
+    return normalize(embeddings + strength * torch.outer(embeddings @ u, u), dim=1)
+
+
+def ill_condition(
+    embeddings: Float[Tensor, "n d"], condition_number: float
+) -> Float[Tensor, "n d"]:
+    """Give a matrix a chosen condition number, keeping its singular vectors.
+
+    The logarithms of the singular values are mapped affinely, so that the largest stays and the
+    smallest becomes largest / condition_number. Rows do not keep unit norm.
+
+    Args:
+        embeddings: a matrix of full rank whose singular values are not all equal.
+        condition_number: kappa >= 1.
+
+    Raises:
+        ValueError: condition_number is below 1 or not finite; or the matrix is rank-deficient, or
+            all its singular values are equal and cannot be spread.
+
+    Source: Dugan et al., Appendix A.1.1.
+    """
+    if not 1 <= condition_number < float("inf"):
+        raise ValueError(f"condition_number must be finite and >= 1; got {condition_number}")
+    U, s, Vt = torch.linalg.svd(embeddings, full_matrices=False)
+    if s[-1] <= s[0] * max(embeddings.shape) * torch.finfo(s.dtype).eps:
+        raise ValueError("embeddings must have full rank; the smallest singular value is zero")
+    spread = torch.log(s[0] / s[-1])
+    if spread < 1e-9:
+        raise ValueError("embeddings must have unequal singular values; all are equal")
+    position = torch.log(s[0] / s) / spread
+    return U @ torch.diag(s[0] * condition_number**-position) @ Vt
+
+
+def bijection(n: int, *, generator: torch.Generator) -> Int[Tensor, " n"]:
+    """A uniformly random permutation of 0, ..., n - 1: each value answers exactly one key."""
+    _check_size(n=n)
+    return torch.randperm(n, generator=generator)
+
+
+def random_facts(F: int, d: int, *, generator: torch.Generator) -> FactSet:
+    """F facts with keys and values uniform on the sphere, untied, matched by a random bijection.
+
+    Source: Garcia et al., Appendix A.3.2 (the isotropic setting).
+    """
+    return FactSet(
+        sphere(F, d, generator=generator),
+        sphere(F, d, generator=generator),
+        bijection(F, generator=generator),
+    )
+
+
+def trigram_embeddings(
+    names: Sequence[str], d: int, *, generator: torch.Generator
+) -> Float[Tensor, "n d"]:
+    """Unit embeddings in which names that share letters are close.
+
+    Every run of three letters gets a random vector, a name the normalised sum of those of its
+    trigrams (a space is put before and after, case is ignored).
+
+    Args:
+        names: distinct, not empty.
+        d: dimension, at least 1.
+
+    Raises:
+        ValueError: a name is empty or repeated.
+    """
+    _check_names("names", names)
+    padded = [f" {name.lower()} " for name in names]
+    trigrams = [[word[i : i + 3] for i in range(len(word) - 2)] for word in padded]
+    vocabulary = {t: i for i, t in enumerate(sorted({t for word in trigrams for t in word}))}
+    table = gaussian(len(vocabulary), d, generator=generator)
+    return normalize(
+        torch.stack([table[[vocabulary[t] for t in word]].sum(0) for word in trigrams]), dim=1
+    )
+
+
+# --- a reader's own data -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NamedFacts:
+    """A fact set with the names of its keys and values."""
+
+    facts: FactSet
+    key_names: tuple[str, ...]
+    value_names: tuple[str, ...]
+
+
+def read_embeddings(path: str | Path) -> tuple[tuple[str, ...], Float[Tensor, "n d"]]:
+    """Names and embeddings from a CSV file: a header, then one row ``name,x1,...,xd`` each.
+
+    Returns:
+        The names, distinct and in the file's order, and the matrix, float64.
+
+    Raises:
+        ValueError: the file has no rows, a row has another length than the header, a name is
+            empty or repeated, or a cell is not a finite number; with file and line.
+        OSError: the file cannot be read.
+    """
+    header, rows = _read_rows(path)
+    if len(header) < 2:
+        raise ValueError(f"{path}, line 1: the header must name one column of names and at least 1 of numbers")
+    names = [row[0] for _, row in rows]
+    _check_names(f"{path}: names", names)
+    return tuple(names), torch.tensor(
+        [[_number(path, line, cell) for cell in row[1:]] for line, row in rows], dtype=torch.float64
+    )
+
+
+def read_facts(
+    pairs: str | Path, key_embeddings: str | Path, value_embeddings: str | Path
+) -> NamedFacts:
+    """A fact set from three CSV files: pairs ``key,value`` of names, and two tables of embeddings.
+
+    Each file has a header line. Every key named in ``pairs`` becomes a fact, in that order; every
+    row of ``value_embeddings`` is a candidate answer, whether or not a fact points to it.
+
+    Raises:
+        ValueError: as :func:`read_embeddings`; or a pair names an unknown key or value, or a key
+            is paired twice; with file and line.
+        OSError: a file cannot be read.
+    """
+    key_names, K = read_embeddings(key_embeddings)
+    value_names, V = read_embeddings(value_embeddings)
+    header, rows = _read_rows(pairs)
+    if len(header) != 2:
+        raise ValueError(f"{pairs}, line 1: a file of pairs has 2 columns, key and value; got {len(header)}")
+    key_row = {name: i for i, name in enumerate(key_names)}
+    value_row = {name: i for i, name in enumerate(value_names)}
+    paired: dict[str, int] = {}
+    for line, (key, value) in rows:
+        if key not in key_row:
+            raise ValueError(f"{pairs}, line {line}: key {key!r} is not in {key_embeddings}")
+        if value not in value_row:
+            raise ValueError(f"{pairs}, line {line}: value {value!r} is not in {value_embeddings}")
+        if key in paired:
+            raise ValueError(f"{pairs}, line {line}: key {key!r} already has a value")
+        paired[key] = value_row[value]
+    facts = FactSet(K[[key_row[key] for key in paired]], V, torch.tensor(list(paired.values())))
+    return NamedFacts(facts, tuple(paired), value_names)
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+
+def _check_size(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1; got {size}")
+
+
+def _check_embeddings(name: str, table: Tensor) -> None:
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"{name} must be a matrix with at least one row and column; got shape {tuple(table.shape)}")
+    if not table.is_floating_point():
+        raise ValueError(f"{name} must be floating point; got {table.dtype}")
+    if not (finite := table.isfinite()).all():
+        i, j = (~finite).nonzero()[0].tolist()
+        raise ValueError(f"{name} must be finite; row {i}, column {j} is {table[i, j].item()}")
+
+
+def _check_targets(targets: Tensor, n_keys: int, n_values: int) -> None:
+    if targets.shape != (n_keys,):
+        raise ValueError(f"targets must have one entry per key, shape ({n_keys},); got {tuple(targets.shape)}")
+    if targets.dtype != torch.int64:
+        raise ValueError(f"targets must be int64; got {targets.dtype}")
+    outside = (targets < 0) | (targets >= n_values)
+    if outside.any():
+        i = int(outside.nonzero()[0])
+        raise ValueError(f"targets must be in [0, {n_values - 1}]; fact {i} has {int(targets[i])}")
+
+
+def _check_repeated_keys(keys: Tensor, targets: Tensor) -> None:
+    _, group = torch.unique(keys, dim=0, return_inverse=True)
+    order = torch.argsort(group, stable=True)
+    clash = (group[order].diff() == 0) & (targets[order].diff() != 0)
+    if clash.any():
+        at = int(clash.nonzero()[0])
+        i, j = int(order[at]), int(order[at + 1])
+        raise ValueError(
+            f"equal keys must have equal targets; keys {i} and {j} are equal, "
+            f"with targets {int(targets[i])} and {int(targets[j])}"
+        )
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"{what} must not be empty; number {i + 1} is {name!r}")
+        if name in seen:
+            raise ValueError(f"{what} must be distinct; {name!r} is repeated")
+        seen.add(name)
+
+
+def _read_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    if not rows:
+        raise ValueError(f"{path}: the file must have a header line and at least one row")
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"{path}, line {line}: {len(row)} cells where the header has {len(header)}")
+    return header, rows
+
+
+def _number(path: str | Path, line: int, cell: str) -> float:
+    try:
+        number = float(cell)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: {cell!r} is not a number") from None
+    if not abs(number) < float("inf"):
+        raise ValueError(f"{path}, line {line}: {cell!r} is not finite")
+    return number

@@ -1,0 +1,94 @@
+"""The look of every figure: one style, one colour and marker per method."""
+
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a way of storing facts is drawn, throughout the book."""
+
+    label: str
+    color: str
+    marker: str
+
+
+# Colours: Okabe and Ito's palette, told apart with any common colour vision.
+HEBBIAN = Method("Hebbian, sketched $K_2$", "#0072B2", "o")
+DIAGONAL = Method("Hebbian, diagonally whitened", "#56B4E9", "v")
+WHITENED = Method("Hebbian, whitened", "#009E73", "s")
+EXACT_K2 = Method("Hebbian, exact $K_2$", "#E69F00", "D")
+
+THEORY = "#333333"
+BAD = "#D55E00"
+
+STYLE = {
+    "figure.figsize": (6.4, 4.0),
+    "figure.dpi": 144,
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 144,
+    "savefig.facecolor": "white",
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+}
+
+
+def use_style() -> None:
+    """Apply the book's style to matplotlib."""
+    mpl.rcParams.update(STYLE)
+
+
+def points(
+    ax: Axes,
+    x: Float[np.ndarray, " n"],
+    samples: Float[np.ndarray, "n seeds"],
+    method: Method,
+    **kwargs,
+) -> None:
+    """Draw the mean over seeds as points, and from the smallest to the largest as a bar.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    x, samples = _finite(x), _finite(samples)
+    mean = samples.mean(1)
+    ax.errorbar(
+        x,
+        mean,
+        yerr=[mean - samples.min(1), samples.max(1) - mean],
+        **{"label": method.label, "color": method.color, "fmt": method.marker, "elinewidth": 1}
+        | kwargs,
+    )
+
+
+def line(
+    ax: Axes, x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], label: str, **kwargs
+) -> list[Line2D]:
+    """Draw theory as a line.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    return ax.plot(_finite(x), _finite(y), label=label, **{"color": THEORY} | kwargs)
+
+
+def _finite(values) -> np.ndarray:
+    values = np.asarray(values, dtype=float)
+    if not np.isfinite(values).all():
+        raise ValueError(f"plotted values must be finite; {(~np.isfinite(values)).sum()} are not")
+    return values

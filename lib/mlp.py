@@ -1,0 +1,97 @@
+"""The gated one-hidden-layer MLP, B((A x) * sigma(G x))."""
+
+import os
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+GATES = {
+    "identity": lambda t: t,
+    "relu": nn.functional.relu,
+    "silu": nn.functional.silu,
+    "gelu": nn.functional.gelu,
+}
+
+
+class GatedMLP(nn.Module):
+    """MLP(x) = B phi(x) with features phi(x) = (A x) * sigma(G x), no biases.
+
+    Args:
+        A: up projection.
+        G: gate projection.
+        B: readout.
+        gate: sigma, one of ``identity`` (the bilinear MLP), ``relu``, ``silu``, ``gelu``.
+
+    Raises:
+        ValueError: the shapes do not fit, or the gate is unknown.
+
+    Source: Garcia et al., eq. 4.
+    """
+
+    def __init__(
+        self,
+        A: Float[Tensor, "m d"],
+        G: Float[Tensor, "m d"],
+        B: Float[Tensor, "d_v m"],
+        gate: str = "identity",
+    ) -> None:
+        super().__init__()
+        if A.shape != G.shape or B.shape[1] != A.shape[0]:
+            raise ValueError(
+                f"A and G must be (m, d) and B (d_v, m); got A {tuple(A.shape)}, "
+                f"G {tuple(G.shape)}, B {tuple(B.shape)}"
+            )
+        if gate not in GATES:
+            raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+        self.A, self.G, self.B = nn.Parameter(A), nn.Parameter(G), nn.Parameter(B)
+        self.gate = gate
+
+    def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
+        """phi(x) for each row."""
+        return (x @ self.A.T) * GATES[self.gate](x @ self.G.T)
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d_v"]:
+        """MLP(x) for each row."""
+        return self.features(x) @ self.B.T
+
+    @property
+    def width(self) -> int:
+        """Hidden width m."""
+        return self.A.shape[0]
+
+    @property
+    def parameter_count(self) -> int:
+        """W, all entries of A, G and B: (2 d + d_v) m."""
+        return sum(weight.numel() for weight in self.parameters())
+
+    def save(self, path: str | Path) -> None:
+        """Write weights and gate to one file; a file that is there is replaced at once or not at all."""
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        try:
+            torch.save({"gate": self.gate, "weights": self.state_dict()}, partial)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "GatedMLP":
+        """Read an MLP written by :meth:`save` (only tensors and names are unpickled), frozen."""
+        stored = torch.load(path, weights_only=True)
+        return cls(**stored["weights"], gate=stored["gate"]).requires_grad_(False)
+
+
+def random_mlp(
+    d: int, m: int, d_v: int, gate: str, *, generator: torch.Generator
+) -> GatedMLP:
+    """A frozen MLP with independent Gaussian weights, scaled so that outputs are of order one.
+
+    A and G have N(0, 1) entries, B has N(0, 1/m) entries; float64.
+    """
+
+    def draw(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+
+    return GatedMLP(draw(m, d), draw(m, d), draw(d_v, m) / m**0.5, gate).requires_grad_(False)
