@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from lib.facts import FactSet
 from lib.numerics import BLOCK_ENTRIES, row_blocks
@@ -100,6 +101,15 @@ def output_radii(
             raise ValueError(f"values must be distinct; value {j} equals the target of fact {rows.start + i}")
         radii.append((gaps.scatter(1, target, torch.inf) / distances.scatter(1, target, 1.0)).amin(1))
     return torch.cat(radii)
+
+
+def unit_outputs(memory: Memory) -> Memory:
+    """The memory with outputs scaled to unit norm, as the normalisation of a Transformer does.
+
+    Which facts are stored stays the same; margins become comparable between memories whose
+    outputs have different sizes. A zero output stays zero.
+    """
+    return lambda keys: normalize(memory(keys), dim=1)
 
 
 def score_blocks(
