@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test execute run clean
+.PHONY: help book test execute format run clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,12 @@ test: book  ## everything that must be true: style, units, notebooks, the built 
 
 execute: $(READY)  ## re-execute chapters in place; CHAPTER=07 for one
 	$(BIN)/python -m lib.execution execute $(CHAPTER)
+
+format: $(READY)  ## format the code, chapters included
+	$(BIN)/ruff format --quiet lib tests benchmarks
+	$(BIN)/ruff check --fix --quiet lib tests benchmarks
+	PATH=$(CURDIR)/$(BIN):$$PATH jupytext --quiet --pipe-fmt py:percent \
+	  --pipe 'ruff format --quiet --config notebooks/ruff.toml --stdin-filename notebooks/cell.py -' notebooks/*.md
 
 run: $(READY)  ## execute a copy: CHAPTER=07 [PRESET=paper] [ARGS="-p seed 3"]
 	$(if $(CHAPTER),,$(error which chapter? make run CHAPTER=07))

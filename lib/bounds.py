@@ -31,8 +31,8 @@ def bits_to_store(F: int, N: int) -> float:
 
 
 def log_factor(
-    F: Float[np.ndarray, "*n"], *, log_constant: float = 1.0, delta: float = DELTA
-) -> Float[np.ndarray, "*n"]:
+    F: Float[np.ndarray, " n"], *, log_constant: float = 1.0, delta: float = DELTA
+) -> Float[np.ndarray, " n"]:
     """L = log(C_0 F^2 / delta), the price of a union bound over all pairs of facts.
 
     Source: Garcia et al., Theorem B.30.
@@ -40,9 +40,7 @@ def log_factor(
     return np.log(log_constant * F**2 / delta)
 
 
-def sketch_variance(
-    m: Float[np.ndarray, "*n"], rho: Float[np.ndarray, "*n"]
-) -> Float[np.ndarray, "*n"]:
+def sketch_variance(m: float, rho: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Variance of the sketched kernel of two unit vectors at inner product rho.
 
     (1 + 4 rho^2 + 3 rho^4) / m; m may be infinite (the exact kernel).
@@ -52,7 +50,7 @@ def sketch_variance(
     return (1 + 4 * rho**2 + 3 * rho**4) / m
 
 
-def kernel_variance(m: Float[np.ndarray, "*n"], d: int) -> Float[np.ndarray, "*n"]:
+def kernel_variance(m: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
     """sigma^2, variance of an off-diagonal kernel entry about its mean 1/d over isotropic keys.
 
     The variance of the sketch, averaged over rho, plus Var(rho^2) = 2 (d - 1) / (d^2 (d + 2)).
@@ -64,8 +62,8 @@ def kernel_variance(m: Float[np.ndarray, "*n"], d: int) -> Float[np.ndarray, "*n
 
 
 def isotropic_margin_terms(
-    F: Float[np.ndarray, "*n"], m: Float[np.ndarray, "*n"], d: int, *, delta: float = DELTA
-) -> dict[str, Float[np.ndarray, "*n"]]:
+    F: Float[np.ndarray, " n"], m: Float[np.ndarray, " n"], d: int, *, delta: float = DELTA
+) -> dict[str, Float[np.ndarray, " n"]]:
     """What the bound for isotropic facts subtracts from 1, term by term, every constant set to 1.
 
     With L = log(F^2 / delta) and sigma^2 the variance of an off-diagonal kernel entry:
@@ -97,8 +95,8 @@ def isotropic_assumptions(F: int, m: int, d: int, *, delta: float = DELTA) -> di
 
     Source: Garcia et al., Theorem B.30.
     """
-    L = float(log_factor(np.array(float(F)), delta=delta))
-    return {"F ≥ 2L": 2 * L <= F, "m ≥ L³": m >= L**3, "m ≤ d²/L": m <= d**2 / L}
+    L = log_factor(np.array([float(F)]), delta=delta).item()
+    return {"F ≥ 2L": 2 * L <= F, "m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2}
 
 
 @dataclass(frozen=True)
@@ -116,15 +114,15 @@ class MarginFit:
     signal: float
     crosstalk: float
     log_constant: float
-    predicted: Float[np.ndarray, "*n"]
+    predicted: Float[np.ndarray, " n"]
     r_squared: float
 
 
 def fit_crosstalk_law(
-    F: Float[np.ndarray, "*n"],
-    m: Float[np.ndarray, "*n"],
+    F: Float[np.ndarray, " n"],
+    m: Float[np.ndarray, " n"],
     d: int,
-    margins: Float[np.ndarray, "*n"],
+    margins: Float[np.ndarray, " n"],
     *,
     free_signal: bool = True,
     free_log: bool = True,
@@ -169,7 +167,7 @@ def fit_crosstalk_law(
 
 
 def fit_one_constant(
-    terms: dict[str, Float[np.ndarray, "*n"]], margins: Float[np.ndarray, "*n"]
+    terms: dict[str, Float[np.ndarray, " n"]], margins: Float[np.ndarray, " n"]
 ) -> tuple[float, float]:
     """Least-squares C >= 0 of gamma = 1 - C (sum of the terms), and its R^2.
 
@@ -181,7 +179,7 @@ def fit_one_constant(
     return C, r_squared(margins, 1 - C * x)
 
 
-def r_squared(observed: Float[np.ndarray, "*n"], predicted: Float[np.ndarray, "*n"]) -> float:
+def r_squared(observed: Float[np.ndarray, " n"], predicted: Float[np.ndarray, " n"]) -> float:
     """1 - SS_res / SS_tot; negative where the mean would predict better.
 
     Raises:
@@ -193,5 +191,5 @@ def r_squared(observed: Float[np.ndarray, "*n"], predicted: Float[np.ndarray, "*
     return float(1 - ((observed - predicted) ** 2).sum() / total)
 
 
-def _slope(x: Float[np.ndarray, "*n"], y: Float[np.ndarray, "*n"]) -> float:
+def _slope(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
     return float(max(0.0, x @ y / (x @ x)))

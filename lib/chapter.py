@@ -6,11 +6,11 @@ imports nothing heavy, so that a wrong parameter is reported at once.
 """
 
 import ast
-import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 #: First line of the cell that papermill injects.
@@ -28,21 +28,21 @@ class Integer:
         return type(value) is int and self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"integer from {self.low} to {self.high}"
+        return f"integer {self.low}..{self.high}"
 
 
 @dataclass(frozen=True)
 class Number:
     """A finite number, whole or not, from ``low`` to ``high``."""
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
 
     def allows(self, value: Any) -> bool:
-        return type(value) in (int, float) and math.isfinite(value) and self.low <= value <= self.high
+        return type(value) in (int, float) and self.low <= value <= self.high  # NaN compares false
 
     def __str__(self) -> str:
-        return f"number from {self.low:g} to {self.high:g}"
+        return f"number {self.low:g}..{self.high:g}"
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Increasing:
             type(value) is list
             and len(value) >= self.length
             and all(self.item.allows(v) for v in value)
-            and all(a < b for a, b in zip(value, value[1:], strict=False))
+            and all(a < b for a, b in pairwise(value))
         )
 
     def __str__(self) -> str:
-        return f"increasing list of {self.length} or more, each {self.item}"
+        return f"{self.length} or more, increasing, each {self.item}"
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Span:
     item: Integer | Number
 
     def allows(self, value: Any) -> bool:
-        return len(value) == 2 and Increasing(self.item, 2).allows(value) if type(value) is list else False
+        return Increasing(self.item, 2).allows(value) and len(value) == 2
 
     def __str__(self) -> str:
-        return f"list of smallest and largest, each {self.item}"
+        return f"[smallest, largest], each {self.item}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def validate(namespace: Mapping[str, Any], *rules: Rule, **parameters: Parameter
         elif not allowed.allows(value := namespace[name]):
             problem = f"{name} = {value!r} ({type(value).__name__}); allowed: {allowed}"
             if type(value) is str and isinstance(allowed, Increasing | Span):
-                problem += f" (papermill takes a list as -y '{name}: [...]')"
+                problem += f"; papermill takes a list as -y '{name}: [...]'"
             problems.append(problem)
     if not problems:
         values = {name: namespace[name] for name in parameters}

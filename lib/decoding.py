@@ -83,7 +83,7 @@ def output_radii(
     """Distance from each output to the nearest decision boundary, min_j gamma_ij / |v_f(i) - v_j|.
 
     An output that moves by less still decodes to the same answer. Negative where the fact is not
-    stored; values equal to the target's (distance zero) give minus infinity or are never stored.
+    stored.
 
     Raises:
         ValueError: an output is NaN or infinite, or a value equals a fact's target value.
@@ -98,8 +98,10 @@ def output_radii(
         distances.scatter_(1, target, torch.inf)
         if (distances == 0).any():
             i, j = (distances == 0).nonzero()[0].tolist()
-            raise ValueError(f"values must be distinct; value {j} equals the target of fact {rows.start + i}")
-        radii.append((gaps.scatter(1, target, torch.inf) / distances.scatter(1, target, 1.0)).amin(1))
+            raise ValueError(
+                f"values must be distinct; value {j} equals the target of fact {rows.start + i}"
+            )
+        radii.append((gaps / distances).scatter(1, target, torch.inf).amin(1))
     return torch.cat(radii)
 
 
@@ -124,5 +126,5 @@ def score_blocks(
         outputs = memory(facts.keys[rows])
         if not (finite := outputs.isfinite().all(1)).all():
             i = rows.start + int((~finite).nonzero()[0])
-            raise ValueError(f"memory must return finite outputs; fact {i} has {outputs[i - rows.start]}")
+            raise ValueError(f"memory must return finite outputs; those of fact {i} are not")
         yield rows, outputs @ facts.values.T

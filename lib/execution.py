@@ -1,12 +1,12 @@
 """Execute chapters: the committed twins of the book, and a reader's own runs.
 
-    python -m lib.execution execute [07 ...]
-    python -m lib.execution run 07 [--preset paper] [-p NAME VALUE]...
+python -m lib.execution execute [07 ...]
+python -m lib.execution run 07 [--preset paper] [-p NAME VALUE]...
 """
 
 import argparse
+import base64
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +18,7 @@ import papermill
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import read_yaml_file
+from traitlets.config import Config
 
 from lib import claims
 
@@ -26,6 +27,13 @@ NOTEBOOKS = ROOT / "notebooks"
 RUNS = ROOT / "_runs"
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+#: Talk to kernels over local sockets, not TCP: no port is opened, and ipykernel does not warn.
+KERNEL_TRANSPORT = Config(KernelManager={"transport": "ipc"})
+
+#: The figure of the cell with this tag is shown on the landing page, too.
+LANDING_TAG = "landing-figure"
+LANDING_FIGURE = ROOT / "book" / "landing.png"
 
 #: Cell metadata that papermill and the kernel write, different in every run.
 VOLATILE = ("papermill", "execution", "collapsed")
@@ -75,6 +83,7 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
                 executed,
                 parameters,
                 cwd=folder,
+                config=KERNEL_TRANSPORT,
                 progress_bar={"desc": source.stem} if sys.stderr.isatty() else False,
             )
         except PapermillExecutionError as error:
@@ -104,7 +113,7 @@ def write(notebook: NotebookNode, path: Path) -> None:
     partial = path.with_suffix(".partial")
     try:
         nbformat.write(notebook, partial)
-        os.replace(partial, path)
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -119,6 +128,17 @@ def recorded_claims(notebook: NotebookNode) -> list[dict]:
     ]
 
 
+def tagged_figures(notebook: NotebookNode, tag: str) -> list[bytes]:
+    """The PNG images that cells with a tag show."""
+    return [
+        base64.b64decode(output["data"]["image/png"])
+        for cell in notebook.cells
+        if tag in cell.metadata.get("tags", [])
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m lib.execution", description=__doc__)
@@ -128,12 +148,17 @@ def main(arguments: list[str] | None = None) -> None:
     run = commands.add_parser("run", help="execute a copy under _runs/")
     run.add_argument("chapter", help="number")
     run.add_argument("--preset", help="parameters from notebooks/presets/PRESET/")
-    run.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="parameters")
+    run.add_argument(
+        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="parameters"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.command == "execute":
             for source in [find_chapter(c) for c in options.chapters] or chapters():
-                write(execute(source, {}), target := source.with_suffix(".ipynb"))
+                notebook = execute(source, {})
+                for image in tagged_figures(notebook, LANDING_TAG):
+                    LANDING_FIGURE.write_bytes(image)
+                write(notebook, target := source.with_suffix(".ipynb"))
                 print(f"wrote {target.relative_to(ROOT)}")
         else:
             source = find_chapter(options.chapter)

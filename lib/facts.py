@@ -44,7 +44,7 @@ class FactSet:
                 f"and {self.values.dtype}"
             )
         if len(self.values) < 2:
-            raise ValueError(f"values must have at least 2 rows to choose from; got {len(self.values)}")
+            raise ValueError(f"values must have at least 2 rows; got {len(self.values)}")
         _check_targets(self.targets, len(self.keys), len(self.values))
         _check_repeated_keys(self.keys, self.targets)
 
@@ -56,7 +56,9 @@ class FactSet:
         """The value embedding v_f(i) of each fact."""
         return self.values[self.targets]
 
-    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "FactSet":
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "FactSet":
         """The same facts on another device or in another floating dtype."""
         return FactSet(
             self.keys.to(device=device, dtype=dtype),
@@ -200,7 +202,7 @@ def read_embeddings(path: str | Path) -> tuple[tuple[str, ...], Float[Tensor, "n
     """
     header, rows = _read_rows(path)
     if len(header) < 2:
-        raise ValueError(f"{path}, line 1: the header must name one column of names and at least 1 of numbers")
+        raise ValueError(f"{path}, line 1: at least 2 columns are needed; got {len(header)}")
     names = [row[0] for _, row in rows]
     _check_names(f"{path}: names", names)
     return tuple(names), torch.tensor(
@@ -225,7 +227,7 @@ def read_facts(
     value_names, V = read_embeddings(value_embeddings)
     header, rows = _read_rows(pairs)
     if len(header) != 2:
-        raise ValueError(f"{pairs}, line 1: a file of pairs has 2 columns, key and value; got {len(header)}")
+        raise ValueError(f"{pairs}, line 1: the header must have 2 cells; got {len(header)}")
     key_row = {name: i for i, name in enumerate(key_names)}
     value_row = {name: i for i, name in enumerate(value_names)}
     paired: dict[str, int] = {}
@@ -252,7 +254,7 @@ def _check_size(**sizes: int) -> None:
 
 def _check_embeddings(name: str, table: Tensor) -> None:
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"{name} must be a matrix with at least one row and column; got shape {tuple(table.shape)}")
+        raise ValueError(f"{name} must be a nonempty matrix; got shape {tuple(table.shape)}")
     if not table.is_floating_point():
         raise ValueError(f"{name} must be floating point; got {table.dtype}")
     if not (finite := table.isfinite()).all():
@@ -262,7 +264,7 @@ def _check_embeddings(name: str, table: Tensor) -> None:
 
 def _check_targets(targets: Tensor, n_keys: int, n_values: int) -> None:
     if targets.shape != (n_keys,):
-        raise ValueError(f"targets must have one entry per key, shape ({n_keys},); got {tuple(targets.shape)}")
+        raise ValueError(f"targets must have shape ({n_keys},); got {tuple(targets.shape)}")
     if targets.dtype != torch.int64:
         raise ValueError(f"targets must be int64; got {targets.dtype}")
     outside = (targets < 0) | (targets >= n_values)
@@ -303,7 +305,7 @@ def _read_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]
         raise ValueError(f"{path}: the file must have a header line and at least one row")
     for line, row in rows:
         if len(row) != len(header):
-            raise ValueError(f"{path}, line {line}: {len(row)} cells where the header has {len(header)}")
+            raise ValueError(f"{path}, line {line}: {len(row)} cells; the header has {len(header)}")
     return header, rows
 
 

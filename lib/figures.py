@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ STYLE = {
     "figure.constrained_layout.use": True,
     "savefig.dpi": 144,
     "savefig.facecolor": "white",
-    "font.size": 11,
-    "axes.titlesize": 11,
+    "font.size": 12,
+    "axes.titlesize": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -44,7 +45,7 @@ STYLE = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
     "legend.frameon": False,
-    "legend.fontsize": 9.5,
+    "legend.fontsize": 10.5,
 }
 
 
@@ -85,6 +86,15 @@ def line(
         ValueError: a value is NaN or infinite.
     """
     return ax.plot(_finite(x), _finite(y), label=label, **{"color": THEORY} | kwargs)
+
+
+def count_axis(ax: Axes, label: str) -> None:
+    """Make the x axis logarithmic, labelled by powers of two as whole numbers."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
+    ax.xaxis.set_major_formatter(ScalarFormatter())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(label)
 
 
 def _finite(values) -> np.ndarray:

@@ -1,6 +1,5 @@
 """The gated one-hidden-layer MLP, B((A x) * sigma(G x))."""
 
-import os
 from pathlib import Path
 
 import torch
@@ -67,12 +66,12 @@ class GatedMLP(nn.Module):
         return sum(weight.numel() for weight in self.parameters())
 
     def save(self, path: str | Path) -> None:
-        """Write weights and gate to one file; a file that is there is replaced at once or not at all."""
+        """Write weights and gate to one file, which is complete or as it was before."""
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
         try:
             torch.save({"gate": self.gate, "weights": self.state_dict()}, partial)
-            os.replace(partial, path)
+            partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -83,9 +82,7 @@ class GatedMLP(nn.Module):
         return cls(**stored["weights"], gate=stored["gate"]).requires_grad_(False)
 
 
-def random_mlp(
-    d: int, m: int, d_v: int, gate: str, *, generator: torch.Generator
-) -> GatedMLP:
+def random_mlp(d: int, m: int, d_v: int, gate: str, *, generator: torch.Generator) -> GatedMLP:
     """A frozen MLP with independent Gaussian weights, scaled so that outputs are of order one.
 
     A and G have N(0, 1) entries, B has N(0, 1/m) entries; float64.

@@ -26,7 +26,8 @@ def generator(*stream: int) -> torch.Generator:
     """
     if not stream or any(name < 0 for name in stream):
         raise ValueError(f"stream must be one or more integers >= 0; got {stream}")
-    (seed,) = np.random.SeedSequence(stream).generate_state(1, np.uint64)
+    entropy = (len(stream), *stream)  # the length, since trailing zeros would not count
+    (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(seed))
 
 
@@ -57,7 +58,7 @@ def whitener(
     Raises:
         ValueError: ridge is negative.
     """
-    _check_ridge(ridge)
+    check_ridge(ridge)
     _, s, Vt = torch.linalg.svd(features / math.sqrt(features.shape[0]), full_matrices=False)
     kept = s > cutoff * s[0]
     return Vt[kept] / torch.sqrt(s[kept, None] ** 2 + ridge)
@@ -84,7 +85,7 @@ def ridge_regression(
 
     Source: Garcia et al., eqs. 13 and 14 (whose dual form leaves out the factor F).
     """
-    _check_ridge(ridge)
+    check_ridge(ridge)
     Phi, Y = features.double(), targets.double()
     F, m = Phi.shape
     if ridge == 0:
@@ -100,6 +101,7 @@ def ridge_regression(
     return B.to(features.dtype)
 
 
-def _check_ridge(ridge: float) -> None:
+def check_ridge(ridge: float) -> None:
+    """Raise ValueError unless ridge is finite and >= 0."""
     if not ridge >= 0 or math.isinf(ridge):
         raise ValueError(f"ridge must be finite and >= 0; got {ridge}")

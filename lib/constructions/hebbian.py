@@ -14,7 +14,14 @@ from torch import Tensor
 from lib.decoding import Memory, Retrieval
 from lib.facts import FactSet
 from lib.mlp import GatedMLP
-from lib.numerics import BLOCK_ENTRIES, RELATIVE_CUTOFF, ridge_regression, row_blocks, whitener
+from lib.numerics import (
+    BLOCK_ENTRIES,
+    RELATIVE_CUTOFF,
+    check_ridge,
+    ridge_regression,
+    row_blocks,
+    whitener,
+)
 
 Kernel = Callable[[Float[Tensor, "n d"], Float[Tensor, "q d"]], Float[Tensor, "n q"]]
 
@@ -63,15 +70,12 @@ def sketched_k2(
         raise ValueError(f"width must be at least 1; got {width}")
     if whitening not in WHITENINGS:
         raise ValueError(f"whitening must be one of {', '.join(WHITENINGS)}; got {whitening!r}")
+    check_ridge(ridge)
     if codes is None:
         codes = facts.values
     if len(codes) != len(facts.values):
-        raise ValueError(f"codes must have one row per value, {len(facts.values)}; got {len(codes)}")
-    A, G = (
-        torch.randn(width, facts.keys.shape[1], dtype=torch.float64, generator=generator).to(facts.keys)
-        * width**-0.25
-        for _ in range(2)
-    )
+        raise ValueError(f"codes must have {len(facts.values)} rows, as values; got {len(codes)}")
+    A, G = _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
     Phi = (facts.keys @ A.T) * (facts.keys @ G.T)
     C = codes[facts.targets]
     if whitening == "full":
@@ -81,6 +85,11 @@ def sketched_k2(
         if whitening == "diag":
             B = B / ((Phi**2).sum(0) + ridge * len(facts))
     return GatedMLP(A, G, B).requires_grad_(False)
+
+
+def _bilinear_weights(width: int, facts: FactSet, generator: torch.Generator) -> Tensor:
+    weights = torch.randn(width, facts.keys.shape[1], dtype=torch.float64, generator=generator)
+    return (weights * width**-0.25).to(facts.keys)
 
 
 def k2_kernel(x: Float[Tensor, "n d"], z: Float[Tensor, "q d"]) -> Float[Tensor, "n q"]:
@@ -145,7 +154,7 @@ def kernel_memory(
 
 
 def hebbian_form(mlp: GatedMLP, keys: Float[Tensor, "F d"], kernel: Kernel) -> Memory:
-    """The kernel Hebbian memory that stores an MLP's own outputs, z -> (1/F) sum_t MLP(k_t) K(k_t, z).
+    """The Hebbian memory of an MLP's own outputs, z -> (1/F) sum_t MLP(k_t) K(k_t, z).
 
     With the whitened kernel it equals the MLP everywhere, if the features of the keys span R^m.
 

@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+from lib.mlp import GATES, GatedMLP, random_mlp
+from lib.numerics import generator
+
+
+@pytest.mark.parametrize(
+    ("gate", "sigma"),
+    [
+        ("identity", lambda t: t),
+        ("relu", lambda t: t.clamp(min=0)),
+        ("silu", lambda t: t / (1 + torch.exp(-t))),
+        ("gelu", lambda t: t * (1 + torch.erf(t / 2**0.5)) / 2),
+    ],
+)
+def test_the_mlp_is_its_formula(gate, sigma):
+    mlp = random_mlp(3, 7, 5, gate, generator=generator(0))
+    x = torch.randn(4, 3, dtype=torch.float64, generator=generator(1))
+    for row, output in zip(x, mlp(x), strict=True):
+        expected = mlp.B @ ((mlp.A @ row) * sigma(mlp.G @ row))
+        torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_parameters_are_all_entries_of_the_three_matrices():
+    mlp = random_mlp(3, 7, 5, "silu", generator=generator(0))
+    assert mlp.parameter_count == 7 * 3 + 7 * 3 + 5 * 7
+    assert mlp.width == 7
+
+
+def test_the_bilinear_gate_spans_at_most_the_quadratic_forms():
+    d = 4
+    mlp = random_mlp(d, 50, d, "identity", generator=generator(0))
+    x = torch.randn(200, d, dtype=torch.float64, generator=generator(1))
+    assert torch.linalg.matrix_rank(mlp.features(x), rtol=1e-11) == d * (d + 1) // 2
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_saved_mlp_comes_back_the_same(gate, tmp_path):
+    mlp = random_mlp(3, 7, 5, gate, generator=generator(0))
+    mlp.save(tmp_path / "mlp.pt")
+    loaded = GatedMLP.load(tmp_path / "mlp.pt")
+    x = torch.randn(4, 3, dtype=torch.float64, generator=generator(1))
+    assert loaded.gate == gate
+    assert torch.equal(loaded(x), mlp(x))
+    assert not any(p.requires_grad for p in loaded.parameters())
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "mlp.pt"
+    mlp = random_mlp(3, 7, 5, "relu", generator=generator(0))
+    mlp.save(path)
+    before = path.read_bytes()
+
+    def broken(stored, partial):
+        partial.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(OSError, match="disk full"):
+        mlp.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_shapes_and_gates_are_checked():
+    A, B = torch.zeros(7, 3), torch.zeros(5, 7)
+    with pytest.raises(
+        ValueError, match="gate must be one of identity, relu, silu, gelu; got 'tanh'"
+    ):
+        GatedMLP(A, A, B, "tanh")
