@@ -114,9 +114,7 @@ class ClaimTable:
                 "verdict": claim.verdict,
                 "claim": f"{claim.statement} [{claim.source}]",
                 "published": claim.published,
-                "ours": ", ".join(
-                    f"{setting}: {_digits(x)}" for setting, x in claim.measured.items()
-                ),
+                "ours": _summary(claim.measured),
                 "holds if": claim.rule.text,
                 "scale": claim.scale,
                 "id": claim.id,
@@ -156,6 +154,13 @@ def decade_above(x: float, *, floor: float) -> float:
     if not 0 <= x < math.inf:
         raise ValueError(f"x must be finite and >= 0; got {x}")
     return 10.0 ** math.ceil(math.log10(max(x, floor)))
+
+
+def _summary(measured: Mapping[str, float]) -> str:
+    numbers = {_digits(x) for x in measured.values()}
+    if len(numbers) == 1 < len(measured):
+        return f"{numbers.pop()} in all {len(measured)} settings"
+    return ", ".join(f"{setting}: {_digits(x)}" for setting, x in measured.items())
 
 
 def _digits(x: float) -> str:

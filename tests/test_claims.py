@@ -68,6 +68,11 @@ def test_the_table_speaks_to_readers_and_to_machines():
     assert "hebbians/fig-2b-r2" in bundle["text/plain"]
 
 
+def test_equal_measurements_are_shown_once():
+    (shown,) = claims.table([claim(measured={"a": 0.99, "b": 0.99})]).frame()["ours"]
+    assert shown == "0.99 in all 2 settings"
+
+
 def test_text_from_a_claim_cannot_break_the_table():
     html = claims.table([claim(statement="a < b & c")])._repr_mimebundle_()["text/html"]
     assert "a &lt; b &amp; c" in html
