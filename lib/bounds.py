@@ -37,6 +37,8 @@ def log_factor(
 
     Source: Garcia et al., Theorem B.30.
     """
+    if not 0 < delta < 1 or not (log_constant * F**2 > delta).all():
+        raise ValueError(f"delta must be in (0, 1) and below C_0 F^2; got {delta}")
     return np.log(log_constant * F**2 / delta)
 
 
@@ -81,6 +83,10 @@ def isotropic_margin_terms(
 
     Source: Garcia et al., eq. 56, with the residual as in Theorem B.20 before sigma is simplified.
     """
+    if d < 2 or not (F >= 2).all() or not (m > 0).all():
+        raise ValueError(
+            f"d and F must be at least 2 and m positive; got d = {d}, F = {F}, m = {m}"
+        )
     L = log_factor(F, delta=delta)
     return {
         "diagonal": np.sqrt(L / m),
@@ -99,7 +105,7 @@ def isotropic_assumptions(F: int, m: int, d: int, *, delta: float = DELTA) -> di
     return {"F ≥ 2L": 2 * L <= F, "m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MarginFit:
     """A fitted law gamma = C_sig - C_x sqrt(F L / (m d)), L = log(C_log F^2 / delta).
 
@@ -134,7 +140,8 @@ def fit_crosstalk_law(
     Raises:
         ValueError: there are fewer points than free constants, or all margins are equal.
 
-    Source: Garcia et al., Corollary B.31 and Fig. 2b.
+    Source: Garcia et al., Corollary B.31. Figure 2b does not say which constants are fitted; the
+    authors' released code frees these three.
     """
     constants = 1 + free_signal + free_log
     if len(margins) < constants:
@@ -172,7 +179,7 @@ def fit_one_constant(
     """Least-squares C >= 0 of gamma = 1 - C (sum of the terms), and its R^2.
 
     Raises:
-        ValueError: all margins are equal.
+        ValueError: all margins are equal, or not finite.
     """
     x = sum(terms.values())
     C = _slope(x, 1 - margins)
@@ -183,13 +190,17 @@ def r_squared(observed: Float[np.ndarray, " n"], predicted: Float[np.ndarray, " 
     """1 - SS_res / SS_tot; negative where the mean would predict better.
 
     Raises:
-        ValueError: the observations are all equal.
+        ValueError: the observations are all equal, or a number is not finite.
     """
-    total = ((observed - observed.mean()) ** 2).sum()
-    if total == 0:
+    if not (np.isfinite(observed).all() and np.isfinite(predicted).all()):
+        raise ValueError("observed and predicted must be finite")
+    if np.ptp(observed) == 0:
         raise ValueError("observed must vary; all values are equal")
+    total = ((observed - observed.mean()) ** 2).sum()
     return float(1 - ((observed - predicted) ** 2).sum() / total)
 
 
 def _slope(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
+    if not (np.isfinite(x).all() and np.isfinite(y).all() and x.any()):
+        raise ValueError("terms and margins must be finite, and the terms not all zero")
     return float(max(0.0, x @ y / (x @ x)))

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-#: First line of the cell that papermill injects.
+#: First line of the cell that papermill injects between the parameters and their validation.
 INJECTED = "# Parameters"
 
 
@@ -121,16 +122,22 @@ def validate(namespace: Mapping[str, Any], *rules: Rule, **parameters: Parameter
 
 
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
-    """Names assigned in the cell that papermill injected, if IPython's history has one."""
-    cells = [cell for cell in namespace.get("In", []) if cell.startswith(INJECTED)]
+    """Names assigned in the cell before the current one, if papermill injected it."""
+    before = namespace.get("In", [])[-2:-1]
     return [
         target.id
-        for cell in cells
+        for cell in before
+        if cell.startswith(INJECTED)
         for statement in ast.parse(cell).body
         if isinstance(statement, ast.Assign)
         for target in statement.targets
         if isinstance(target, ast.Name)
     ]
+
+
+def data(name: str) -> Path:
+    """Path of a data file of the chapters, in notebooks/data/."""
+    return Path(__file__).resolve().parents[1] / "notebooks" / "data" / name
 
 
 def environment() -> str:

@@ -144,15 +144,15 @@ def table(claims: Iterable[Claim]) -> ClaimTable:
 
 
 def decade_above(x: float, *, floor: float) -> float:
-    """The smallest power of ten that is at least ``x`` and ``floor``.
+    """The smallest power of ten that is at least ``x`` and ``floor`` (to relative 1e-12).
 
     Rounding errors differ between machines; the decade they stay under does not.
 
     Raises:
-        ValueError: x is negative, NaN or infinite.
+        ValueError: x is not in [0, 1e300], or floor not positive.
     """
-    if not 0 <= x < math.inf:
-        raise ValueError(f"x must be finite and >= 0; got {x}")
+    if not 0 <= x <= 1e300 or not floor > 0:
+        raise ValueError(f"x must be in [0, 1e300] and floor > 0; got {x} and {floor}")
     return 10.0 ** math.ceil(math.log10(max(x, floor)))
 
 

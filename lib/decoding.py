@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from lib.facts import FactSet
-from lib.numerics import BLOCK_ENTRIES, row_blocks
+from lib.numerics import BLOCK_ENTRIES, row_blocks, unit_rows
 
 Memory = Callable[[Float[Tensor, "b d"]], Float[Tensor, "b d_v"]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Retrieval:
     """Every fact's target against its hardest competitor.
 
@@ -56,6 +55,7 @@ class Retrieval:
         return self.margins.min().item()
 
 
+@torch.no_grad()
 def retrieve(memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES) -> Retrieval:
     """Query a memory with every stored key.
 
@@ -65,7 +65,7 @@ def retrieve(memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES) ->
         entries: bound on the number of scores held at once.
 
     Raises:
-        ValueError: an output is NaN or infinite; the first such fact is named.
+        ValueError: an output has the wrong shape, or scores are not finite.
     """
     margins, competitors = [], []
     for rows, scores in score_blocks(memory, facts, entries=entries):
@@ -77,16 +77,17 @@ def retrieve(memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES) ->
     return Retrieval(facts.targets, torch.cat(competitors), torch.cat(margins))
 
 
+@torch.no_grad()
 def output_radii(
     memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES
 ) -> Float[Tensor, " F"]:
-    """Distance from each output to the nearest decision boundary, min_j gamma_ij / |v_f(i) - v_j|.
+    """How far each output may move and still decode right, min_j gamma_ij / |v_f(i) - v_j|.
 
-    An output that moves by less still decodes to the same answer. Negative where the fact is not
-    stored.
+    For a stored fact this is the distance to the nearest decision boundary; for others it is not
+    positive.
 
     Raises:
-        ValueError: an output is NaN or infinite, or a value equals a fact's target value.
+        ValueError: as :func:`retrieve`, or a value equals a fact's target value.
     """
     radii = []
     for rows, scores in score_blocks(memory, facts, entries=entries):
@@ -111,20 +112,28 @@ def unit_outputs(memory: Memory) -> Memory:
     Which facts are stored stays the same; margins become comparable between memories whose
     outputs have different sizes. A zero output stays zero.
     """
-    return lambda keys: normalize(memory(keys), dim=1)
+    return lambda keys: unit_rows(memory(keys))
 
 
 def score_blocks(
     memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES
 ) -> Iterator[tuple[slice, Float[Tensor, "b N"]]]:
-    """Scores s_ij = <g(k_i), v_j> for consecutive slices of facts.
+    """Scores s_ij = <g(k_i), v_j> for consecutive slices of facts; equal values score the same.
 
     Raises:
-        ValueError: an output is NaN or infinite.
+        ValueError: an output has the wrong shape, or scores are not finite.
     """
+    d_v = facts.values.shape[1]
+    values, copies = facts.distinct_values
     for rows in row_blocks(len(facts), len(facts.values), entries=entries):
         outputs = memory(facts.keys[rows])
-        if not (finite := outputs.isfinite().all(1)).all():
+        if outputs.shape != (rows.stop - rows.start, d_v):
+            raise ValueError(
+                f"memory must return shape {(rows.stop - rows.start, d_v)} for keys of shape "
+                f"{tuple(facts.keys[rows].shape)}; got {tuple(outputs.shape)}"
+            )
+        scores = outputs @ values.T
+        if not (finite := scores.isfinite().all(1)).all():
             i = rows.start + int((~finite).nonzero()[0])
             raise ValueError(f"memory must return finite outputs; those of fact {i} are not")
-        yield rows, outputs @ facts.values.T
+        yield rows, scores if copies is None else scores[:, copies]

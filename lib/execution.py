@@ -7,6 +7,7 @@ python -m lib.execution run 07 [--preset paper] [-p NAME VALUE]...
 import argparse
 import base64
 import json
+import keyword
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import jupytext
 import nbformat
 import papermill
+from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import read_yaml_file
@@ -51,7 +53,7 @@ def chapters() -> list[Path]:
 def find_chapter(number: str) -> Path:
     """The source of the chapter with this number (``07`` or ``7``) or name."""
     for source in chapters():
-        if source.stem in (number, f"{number}.md") or source.stem[:2] == number.zfill(2):
+        if source.stem == Path(number).stem or source.stem[:2] == number.zfill(2):
             return source
     known = ", ".join(source.stem for source in chapters())
     raise ChapterError(f"no chapter {number!r}; there are {known}")
@@ -59,11 +61,10 @@ def find_chapter(number: str) -> Path:
 
 def load_preset(name: str, source: Path) -> dict[str, Any]:
     """The parameters of a preset for a chapter."""
-    path = NOTEBOOKS / "presets" / name / f"{source.stem}.yml"
-    if not path.exists():
-        known = sorted(p.parent.name for p in NOTEBOOKS.glob(f"presets/*/{source.stem}.yml"))
-        raise ChapterError(f"no preset {name!r} for {source.stem}; there are {', '.join(known)}")
-    return read_yaml_file(str(path)) or {}
+    presets = {p.parent.name: p for p in sorted(NOTEBOOKS.glob(f"presets/*/{source.stem}.yml"))}
+    if name not in presets:
+        raise ChapterError(f"no preset {name!r} for {source.stem}; there are {', '.join(presets)}")
+    return read_yaml_file(str(presets[name])) or {}
 
 
 def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
@@ -86,6 +87,10 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
                 config=KERNEL_TRANSPORT,
                 progress_bar={"desc": source.stem} if sys.stderr.isatty() else False,
             )
+        except DeadKernelError:
+            raise ChapterError(
+                f"{source.stem}: the kernel died; was there enough memory?"
+            ) from None
         except PapermillExecutionError as error:
             raise ChapterError(
                 f"{source.stem}: cell {error.cell_index} failed: {error.ename}: {error.evalue}\n\n"
@@ -162,8 +167,11 @@ def main(arguments: list[str] | None = None) -> None:
                 print(f"wrote {target.relative_to(ROOT)}")
         else:
             source = find_chapter(options.chapter)
-            parameters = load_preset(options.preset, source) if options.preset else {}
-            parameters |= {name: _literal(value) for name, value in options.parameters}
+            parameters = {} if options.preset is None else load_preset(options.preset, source)
+            for name, value in options.parameters:
+                if not name.isidentifier() or keyword.iskeyword(name):
+                    raise ChapterError(f"{name!r} cannot be the name of a parameter")
+                parameters[name] = _literal(value)
             notebook = execute(source, parameters)
             write(notebook, target := RUNS / (options.preset or "custom") / f"{source.stem}.ipynb")
             print(f"wrote {target.relative_to(ROOT)}")

@@ -7,15 +7,17 @@ value ``targets[i]``.
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
+
+from lib.numerics import unit_rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FactSet:
     """Keys, values and the map f between them, checked when made.
 
@@ -43,6 +45,9 @@ class FactSet:
                 f"keys and values must share one dtype; got {self.keys.dtype} "
                 f"and {self.values.dtype}"
             )
+        devices = {str(t.device) for t in (self.keys, self.values, self.targets)}
+        if len(devices) > 1:
+            raise ValueError(f"keys, values and targets must share one device; got {devices}")
         if len(self.values) < 2:
             raise ValueError(f"values must have at least 2 rows; got {len(self.values)}")
         _check_targets(self.targets, len(self.keys), len(self.values))
@@ -50,6 +55,15 @@ class FactSet:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    @cached_property
+    def distinct_values(self) -> tuple[Float[Tensor, "M d_v"], Int[Tensor, " N"] | None]:
+        """The values without repetitions, and where each is among them; None if all are distinct.
+
+        Scores of equal values must be equal to the last bit, or a tie passes for a success.
+        """
+        distinct, copies = torch.unique(self.values, dim=0, return_inverse=True)
+        return (self.values, None) if len(distinct) == len(self.values) else (distinct, copies)
 
     @property
     def answers(self) -> Float[Tensor, "F d_v"]:
@@ -78,7 +92,7 @@ def gaussian(n: int, d: int, *, generator: torch.Generator) -> Float[Tensor, "n 
 
 def sphere(n: int, d: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
     """n rows drawn uniformly from the unit sphere of R^d."""
-    return normalize(gaussian(n, d, generator=generator), dim=1)
+    return unit_rows(gaussian(n, d, generator=generator))
 
 
 def spike(
@@ -96,12 +110,18 @@ def spike(
 
     Source: Garcia et al., Appendix A.3.2.
     """
+    _check_embeddings("embeddings", embeddings)
+    _check_embeddings("direction", direction[None])
     if not 0 <= strength < float("inf"):
         raise ValueError(f"strength must be finite and >= 0; got {strength}")
-    if not direction.norm() > 0:
+    if not direction.any():
         raise ValueError("direction must not be zero")
-    u = direction / direction.norm()
-    return normalize(embeddings + strength * torch.outer(embeddings @ u, u), dim=1)
+    if not embeddings.any(1).all():
+        raise ValueError(
+            f"embeddings must not be zero; row {int((~embeddings.any(1)).nonzero()[0])} is"
+        )
+    x, u = unit_rows(embeddings), unit_rows(direction[None])[0]
+    return unit_rows(x + strength * torch.outer(x @ u, u))
 
 
 def ill_condition(
@@ -114,21 +134,25 @@ def ill_condition(
 
     Args:
         embeddings: a matrix of full rank whose singular values are not all equal.
-        condition_number: kappa >= 1.
+        condition_number: kappa >= 1, below 1 / (4 eps) of the dtype.
 
     Raises:
-        ValueError: condition_number is below 1 or not finite; or the matrix is rank-deficient, or
-            all its singular values are equal and cannot be spread.
+        ValueError: condition_number is out of range; or the matrix is not finite, is
+            rank-deficient, or has equal singular values, which cannot be spread.
 
     Source: Dugan et al., Appendix A.1.1.
     """
-    if not 1 <= condition_number < float("inf"):
-        raise ValueError(f"condition_number must be finite and >= 1; got {condition_number}")
+    _check_embeddings("embeddings", embeddings)
+    eps = torch.finfo(embeddings.dtype).eps
+    if not 1 <= condition_number < 1 / (4 * eps):
+        raise ValueError(
+            f"condition_number must be in [1, {1 / (4 * eps):.2g}); got {condition_number}"
+        )
     U, s, Vt = torch.linalg.svd(embeddings, full_matrices=False)
-    if s[-1] <= s[0] * max(embeddings.shape) * torch.finfo(s.dtype).eps:
+    if s[-1] <= s[0] * max(embeddings.shape) * eps:
         raise ValueError("embeddings must have full rank; the smallest singular value is zero")
     spread = torch.log(s[0] / s[-1])
-    if spread < 1e-9:
+    if spread < 1e3 * eps:
         raise ValueError("embeddings must have unequal singular values; all are equal")
     position = torch.log(s[0] / s) / spread
     return U @ torch.diag(s[0] * condition_number**-position) @ Vt
@@ -152,6 +176,15 @@ def random_facts(F: int, d: int, *, generator: torch.Generator) -> FactSet:
     )
 
 
+def gaussian_facts(F: int, d: int, *, generator: torch.Generator) -> FactSet:
+    """F facts with keys and values drawn from N(0, I_d / d); key i has value i.
+
+    Source: Barnfield et al., eq. 3.
+    """
+    keys, values = gaussian(F, d, generator=generator), gaussian(F, d, generator=generator)
+    return FactSet(keys, values, torch.arange(F))
+
+
 def trigram_embeddings(
     names: Sequence[str], d: int, *, generator: torch.Generator
 ) -> Float[Tensor, "n d"]:
@@ -161,19 +194,19 @@ def trigram_embeddings(
     trigrams (a space is put before and after, case is ignored).
 
     Args:
-        names: distinct, not empty.
+        names: distinct, not empty, upper and lower case taken for the same.
         d: dimension, at least 1.
 
     Raises:
         ValueError: a name is empty or repeated.
     """
-    _check_names("names", names)
+    _check_names("names", [name.lower() for name in names])
     padded = [f" {name.lower()} " for name in names]
     trigrams = [[word[i : i + 3] for i in range(len(word) - 2)] for word in padded]
     vocabulary = {t: i for i, t in enumerate(sorted({t for word in trigrams for t in word}))}
     table = gaussian(len(vocabulary), d, generator=generator)
-    return normalize(
-        torch.stack([table[[vocabulary[t] for t in word]].sum(0) for word in trigrams]), dim=1
+    return unit_rows(
+        torch.stack([table[[vocabulary[t] for t in word]].sum(0) for word in trigrams])
     )
 
 
@@ -203,8 +236,10 @@ def read_embeddings(path: str | Path) -> tuple[tuple[str, ...], Float[Tensor, "n
     header, rows = _read_rows(path)
     if len(header) < 2:
         raise ValueError(f"{path}, line 1: at least 2 columns are needed; got {len(header)}")
+    if all(_is_number(cell) for cell in header[1:]):
+        raise ValueError(f"{path}, line 1: a header line is needed; this one holds numbers")
     names = [row[0] for _, row in rows]
-    _check_names(f"{path}: names", names)
+    _check_names(f"{path}: names", names, [line for line, _ in rows])
     return tuple(names), torch.tensor(
         [[_number(path, line, cell) for cell in row[1:]] for line, row in rows], dtype=torch.float64
     )
@@ -239,7 +274,10 @@ def read_facts(
         if key in paired:
             raise ValueError(f"{pairs}, line {line}: key {key!r} already has a value")
         paired[key] = value_row[value]
-    facts = FactSet(K[[key_row[key] for key in paired]], V, torch.tensor(list(paired.values())))
+    try:
+        facts = FactSet(K[[key_row[key] for key in paired]], V, torch.tensor(list(paired.values())))
+    except ValueError as error:
+        raise ValueError(f"{pairs}, facts counted from 0: {error}") from None
     return NamedFacts(facts, tuple(paired), value_names)
 
 
@@ -286,21 +324,27 @@ def _check_repeated_keys(keys: Tensor, targets: Tensor) -> None:
         )
 
 
-def _check_names(what: str, names: Sequence[str]) -> None:
+def _check_names(what: str, names: Sequence[str], lines: Sequence[int] | None = None) -> None:
+    if not names:
+        raise ValueError(f"{what} must not be empty")
     seen: set[str] = set()
     for i, name in enumerate(names):
+        where = f"line {lines[i]}" if lines else f"number {i + 1}"
         if not name.strip():
-            raise ValueError(f"{what} must not be empty; number {i + 1} is {name!r}")
+            raise ValueError(f"{what} must not be empty; {where} is {name!r}")
         if name in seen:
-            raise ValueError(f"{what} must be distinct; {name!r} is repeated")
+            raise ValueError(f"{what} must be distinct; {where} repeats {name!r}")
         seen.add(name)
 
 
 def _read_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    with Path(path).open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: the file must be CSV in UTF-8; {error}") from None
     if not rows:
         raise ValueError(f"{path}: the file must have a header line and at least one row")
     for line, row in rows:
@@ -309,11 +353,18 @@ def _read_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]
     return header, rows
 
 
-def _number(path: str | Path, line: int, cell: str) -> float:
+def _is_number(cell: str) -> bool:
     try:
-        number = float(cell)
+        float(cell)
     except ValueError:
-        raise ValueError(f"{path}, line {line}: {cell!r} is not a number") from None
+        return False
+    return "_" not in cell  # Python's 1_000 is nobody's CSV
+
+
+def _number(path: str | Path, line: int, cell: str) -> float:
+    if not _is_number(cell):
+        raise ValueError(f"{path}, line {line}: {cell!r} is not a number")
+    number = float(cell)
     if not abs(number) < float("inf"):
         raise ValueError(f"{path}, line {line}: {cell!r} is not finite")
     return number

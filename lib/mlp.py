@@ -37,11 +37,16 @@ class GatedMLP(nn.Module):
         gate: str = "identity",
     ) -> None:
         super().__init__()
-        if A.shape != G.shape or B.shape[1] != A.shape[0]:
+        shapes = {"A": tuple(A.shape), "G": tuple(G.shape), "B": tuple(B.shape)}
+        if not A.ndim == B.ndim == 2 or A.shape != G.shape or B.shape[1] != A.shape[0]:
+            raise ValueError(f"A and G must be (m, d) and B (d_v, m); got {shapes}")
+        if 0 in A.shape or len(B) == 0 or not A.dtype == G.dtype == B.dtype:
             raise ValueError(
-                f"A and G must be (m, d) and B (d_v, m); got A {tuple(A.shape)}, "
-                f"G {tuple(G.shape)}, B {tuple(B.shape)}"
+                f"A, G and B must not be empty and must share one dtype; got {shapes}, "
+                f"{A.dtype}, {G.dtype}, {B.dtype}"
             )
+        if not all(weight.isfinite().all() for weight in (A, G, B)):
+            raise ValueError("A, G and B must be finite")
         if gate not in GATES:
             raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
         self.A, self.G, self.B = nn.Parameter(A), nn.Parameter(G), nn.Parameter(B)
@@ -77,8 +82,8 @@ class GatedMLP(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> "GatedMLP":
-        """Read an MLP written by :meth:`save` (only tensors and names are unpickled), frozen."""
-        stored = torch.load(path, weights_only=True)
+        """Read an MLP written by :meth:`save` on the CPU and frozen; runs no code from the file."""
+        stored = torch.load(path, weights_only=True, map_location="cpu")
         return cls(**stored["weights"], gate=stored["gate"]).requires_grad_(False)
 
 

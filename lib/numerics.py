@@ -11,15 +11,19 @@ from torch import Tensor
 #: Entries in the largest temporary array of a blocked reduction: 128 MiB in float64.
 BLOCK_ENTRIES = 2**24
 
-#: Singular values below this fraction of the largest count as zero (float64).
+#: Singular values below this fraction of the largest count as zero, if the precision allows.
 RELATIVE_CUTOFF = 1e-11
+
+#: Largest condition number at which normal equations are solved by Cholesky: half the digits.
+CHOLESKY_LIMIT = 1e8
 
 
 def generator(*stream: int) -> torch.Generator:
     """CPU random generator of the stream named by integers, e.g. ``generator(seed, point)``.
 
-    Streams with different names are statistically independent, so that the points of a sweep
-    can be computed in any order, or alone, and give the same numbers.
+    Streams are independent of each other, so that the points of a sweep can be computed in any
+    order, or alone, and give the same numbers. (torch seeds its generator with 32 bits: among ten
+    thousand streams the chance that two coincide is about one in a hundred.)
 
     Raises:
         ValueError: a name is negative, or there is none.
@@ -27,7 +31,7 @@ def generator(*stream: int) -> torch.Generator:
     if not stream or any(name < 0 for name in stream):
         raise ValueError(f"stream must be one or more integers >= 0; got {stream}")
     entropy = (len(stream), *stream)  # the length, since trailing zeros would not count
-    (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    (seed,) = np.random.SeedSequence(entropy).generate_state(1)
     return torch.Generator().manual_seed(int(seed))
 
 
@@ -41,27 +45,49 @@ def row_blocks(rows: int, columns: int, *, entries: int = BLOCK_ENTRIES) -> Iter
         yield slice(start, min(start + step, rows))
 
 
+def compact_svd(
+    matrix: Float[Tensor, "n m"], *, cutoff: float = RELATIVE_CUTOFF
+) -> tuple[Float[Tensor, "n r"], Float[Tensor, " r"], Float[Tensor, "r m"]]:
+    """U, s, V^T with the r singular values above ``cutoff`` times the largest.
+
+    Args:
+        matrix: not empty, finite.
+        cutoff: in [0, 1); rounding of the input's dtype is taken for zero in any case, unless 0.
+
+    Raises:
+        ValueError: cutoff is out of range, or the matrix is empty or not finite.
+    """
+    if not 0 <= cutoff < 1:
+        raise ValueError(f"cutoff must be in [0, 1); got {cutoff}")
+    if 0 in matrix.shape or not matrix.isfinite().all():
+        raise ValueError(f"matrix must be finite and not empty; its shape is {tuple(matrix.shape)}")
+    U, s, Vt = torch.linalg.svd(matrix, full_matrices=False)
+    if cutoff:
+        cutoff = max(cutoff, max(matrix.shape) * torch.finfo(matrix.dtype).eps)
+    kept = s > cutoff * s[0]
+    return U[:, kept], s[kept], Vt[kept]
+
+
 def whitener(
     features: Float[Tensor, "F m"], *, ridge: float = 0.0, cutoff: float = RELATIVE_CUTOFF
 ) -> Float[Tensor, "r m"]:
     """Map T with T^T T = (Sigma + ridge I)^{-1} on the span of the rows, Sigma = Phi^T Phi / F.
 
     Computed from the singular values of Phi / sqrt(F), which loses half as many digits as
-    forming Sigma does. Directions whose singular value is below ``cutoff`` times the largest are
-    left out, so that ``ridge=0`` gives the pseudo-inverse of Sigma; r is the number kept.
+    forming Sigma does. Directions below the cutoff are left out, so that ``ridge=0`` gives the
+    pseudo-inverse of Sigma; r is the number kept.
 
     Args:
         features: Phi, one row per example.
         ridge: lambda >= 0.
-        cutoff: relative rank cutoff in [0, 1).
+        cutoff: as in :func:`compact_svd`.
 
     Raises:
-        ValueError: ridge is negative.
+        ValueError: ridge or cutoff is out of range.
     """
     check_ridge(ridge)
-    _, s, Vt = torch.linalg.svd(features / math.sqrt(features.shape[0]), full_matrices=False)
-    kept = s > cutoff * s[0]
-    return Vt[kept] / torch.sqrt(s[kept, None] ** 2 + ridge)
+    _, s, Vt = compact_svd(features / math.sqrt(features.shape[0]), cutoff=cutoff)
+    return Vt / torch.hypot(s, torch.full_like(s, math.sqrt(ridge)))[:, None]
 
 
 def ridge_regression(
@@ -69,9 +95,10 @@ def ridge_regression(
 ) -> Float[Tensor, "p m"]:
     """Minimiser B of (1/F) ||Phi B^T - Y||_F^2 + ridge ||B||_F^2, the least-norm one at ridge 0.
 
-    For ridge > 0 this is Y^T Phi (Phi^T Phi + ridge F I)^{-1}: solved by Cholesky in the smaller
-    of the two dimensions, with ridge F on both sides, so that B is continuous across m = F. The
-    arithmetic is float64 whatever the input; the result has the input's dtype.
+    For ridge > 0 this is Y^T Phi (Phi^T Phi + ridge F I)^{-1}, with ridge F on both sides of
+    m = F. It is solved by Cholesky in the smaller dimension while the ridge keeps that safe, by
+    the singular values of Phi below. The arithmetic is float64; the result has the input's dtype,
+    and at ridge 0 rounding of that dtype counts as rank deficiency.
 
     Args:
         features: Phi, one row per example.
@@ -79,17 +106,17 @@ def ridge_regression(
         ridge: lambda >= 0.
 
     Raises:
-        ValueError: ridge is negative.
-        torch.linalg.LinAlgError: ridge is positive but too small against the largest eigenvalue
-            of Phi^T Phi for float64.
+        ValueError: ridge is out of range, or the features are not finite.
 
     Source: Garcia et al., eqs. 13 and 14 (whose dual form leaves out the factor F).
     """
     check_ridge(ridge)
     Phi, Y = features.double(), targets.double()
     F, m = Phi.shape
-    if ridge == 0:
-        B = (torch.linalg.pinv(Phi, rtol=RELATIVE_CUTOFF) @ Y).T
+    if (Phi**2).sum() > CHOLESKY_LIMIT * ridge * F:
+        rounding = max(RELATIVE_CUTOFF, max(F, m) * torch.finfo(features.dtype).eps)
+        U, s, Vt = compact_svd(Phi, cutoff=min(rounding, 0.5))
+        B = ((Y.T @ U) * (s / (s**2 + ridge * F))) @ Vt
     elif m <= F:
         gram = Phi.T @ Phi
         gram.diagonal().add_(ridge * F)
@@ -103,5 +130,12 @@ def ridge_regression(
 
 def check_ridge(ridge: float) -> None:
     """Raise ValueError unless ridge is finite and >= 0."""
-    if not ridge >= 0 or math.isinf(ridge):
+    if not 0 <= ridge < math.inf:
         raise ValueError(f"ridge must be finite and >= 0; got {ridge}")
+
+
+def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Rows scaled to unit norm, however short they are; zero rows stay zero."""
+    largest = x.abs().amax(1, keepdim=True)
+    x = x / torch.where(largest > 0, largest, 1)
+    return x / x.norm(dim=1, keepdim=True).clamp(min=1)  # the norm is at least 1 unless x = 0

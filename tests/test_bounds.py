@@ -96,6 +96,37 @@ def test_every_freed_constant_can_only_improve_the_fit():
     assert r2[0] < r2[1] <= r2[2] + 1e-9
 
 
+def test_one_constant_needs_one_point_and_two_need_two():
+    line = {"free_signal": False, "free_log": False}
+    assert bounds.fit_crosstalk_law(F[:2], M[:2], 64, np.array([0.1, 0.2]), **line)
+    with pytest.raises(ValueError, match="fitting 2 constants takes as many points; got 1"):
+        bounds.fit_crosstalk_law(F[:1], M[:1], 64, np.array([0.1]), free_log=False)
+
+
+def test_the_failure_probability_enters_the_logarithm():
+    np.testing.assert_allclose(bounds.log_factor(F, delta=0.1), np.log(F**2 / 0.1))
+    with pytest.raises(ValueError, match=r"delta must be in \(0, 1\)"):
+        bounds.log_factor(F, delta=-1.0)
+
+
+def test_a_hypothesis_changes_sides_at_its_edge():
+    edge = next(n for n in range(2, 100) if n >= 2 * np.log(2 * n**2))
+    assert bounds.isotropic_assumptions(edge, 10**4, 10**4)["F ≥ 2L"]
+    assert not bounds.isotropic_assumptions(edge - 1, 10**4, 10**4)["F ≥ 2L"]
+
+
+def test_nothing_that_is_not_finite_is_fitted():
+    bad = np.array([0.5, 0.4, np.nan, 0.2, 0.1])
+    with pytest.raises(ValueError, match="must be finite"):
+        bounds.fit_one_constant({"x": F}, bad)
+    with pytest.raises(ValueError, match="finite"):
+        bounds.fit_crosstalk_law(F, M, 64, bad, free_signal=False, free_log=False)
+    with pytest.raises(ValueError, match="not all zero"):
+        bounds.fit_one_constant({"x": np.zeros(5)}, np.linspace(0, 1, 5))
+    with pytest.raises(ValueError, match="observed must vary"):
+        bounds.r_squared(np.full(3, 0.1), np.zeros(3))
+
+
 def test_constants_do_not_change_sign():
     rising = np.linspace(0.1, 0.5, 5)  # margins that grow with F: the best allowed slope is 0
     assert bounds.fit_crosstalk_law(F, np.full(5, 512.0), 64, rising).crosstalk == 0

@@ -56,6 +56,33 @@ def test_a_tie_is_a_failure():
     assert retrieval.accuracy == 0.5
 
 
+@given(seed=st.integers(0, 1000))
+def test_a_repeated_value_is_never_stored(seed):
+    values = sphere(38, 64, generator=generator(seed))
+    facts = FactSet(values[:5], torch.cat([values, values[:5]]), torch.arange(5))
+    assert not retrieve(lambda k: k, facts).stored.any()
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-10, 1e100])
+def test_unit_outputs_do_not_depend_on_the_scale(scale):
+    facts = random_facts(12, 5, generator=generator(0))
+    expected = retrieve(unit_outputs(lambda k: k), facts).margins
+    scaled = retrieve(unit_outputs(lambda k: scale * k), facts).margins
+    torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_memory_must_answer_each_key_once():
+    facts = random_facts(5, 3, generator=generator(0))
+    with pytest.raises(ValueError, match=r"memory must return shape \(1, 3\).*got \(5, 3\)"):
+        retrieve(lambda k: facts.keys, facts, entries=1)
+
+
+def test_margins_of_a_trainable_memory_carry_no_graph():
+    facts = random_facts(5, 3, generator=generator(0))
+    W = torch.eye(3, dtype=torch.float64, requires_grad=True)
+    assert not retrieve(lambda k: k @ W, facts).margins.requires_grad
+
+
 def test_outputs_that_are_not_finite_are_refused():
     facts = random_facts(5, 3, generator=generator(0))
     with pytest.raises(ValueError, match="those of fact 3 are not"):

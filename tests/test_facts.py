@@ -77,6 +77,12 @@ def test_the_sphere_is_isotropic_and_the_gaussian_has_unit_rows_on_average():
     )
 
 
+def test_random_facts_are_untied_and_shuffled():
+    facts = random_facts(50, 6, generator=generator(0))
+    assert (facts.keys @ facts.values.T).abs().max() < 1 - 1e-6
+    assert not torch.equal(facts.targets, torch.arange(50))
+
+
 def test_a_bijection_hits_every_value_once():
     assert torch.equal(bijection(50, generator=generator(0)).sort().values, torch.arange(50))
 
@@ -94,10 +100,21 @@ def test_a_spike_multiplies_the_component_along_its_direction(strength, seed):
     torch.testing.assert_close(spiked.norm(dim=1), torch.ones(6, dtype=torch.float64))
 
 
+def test_a_spike_does_not_depend_on_scales():
+    x = sphere(6, 4, generator=generator(0))
+    u = sphere(1, 4, generator=generator(1))[0]
+    expected = spike(x, u, 2.0)
+    torch.testing.assert_close(spike(1e-200 * x, 1e200 * u, 2.0), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_a_spike_needs_a_strength_and_a_direction():
     x = sphere(2, 3, generator=generator(0))
     with pytest.raises(ValueError, match="strength must be finite and >= 0; got -1"):
         spike(x, x[0], -1.0)
+    with pytest.raises(ValueError, match="embeddings must not be zero; row 1 is"):
+        spike(x * torch.tensor([[1.0], [0.0]]), x[0], 1.0)
+    with pytest.raises(ValueError, match="direction must be finite"):
+        spike(x, x[0] / 0, 1.0)
     with pytest.raises(ValueError, match="direction must not be zero"):
         spike(x, torch.zeros(3, dtype=torch.float64), 1.0)
 
@@ -125,8 +142,11 @@ def test_ill_conditioning_sets_the_condition_number_and_keeps_the_rest(condition
 @pytest.mark.parametrize(
     ("matrix", "condition", "message"),
     [
-        (EYE + 1, 0.5, "condition_number must be finite and >= 1; got 0.5"),
-        (EYE, 10.0, "unequal singular values"),
+        (EYE + 1, 0.5, "condition_number must be in"),
+        (EYE, 10.0, "must have unequal singular values"),
+        (EYE.float(), 10.0, "must have unequal singular values"),
+        (EYE + 1, 1e30, "condition_number must be in"),
+        (EYE * torch.nan, 10.0, "embeddings must be finite"),
         (torch.ones(3, 3, dtype=torch.float64), 10.0, "full rank"),
     ],
 )
@@ -140,7 +160,7 @@ def test_names_that_share_letters_have_close_embeddings():
     x = trigram_embeddings(names, 256, generator=generator(0))
     assert x[0] @ x[1] > 0.4
     assert abs(x[0] @ x[2]) < 0.3
-    with pytest.raises(ValueError, match="'Niger' is repeated"):
+    with pytest.raises(ValueError, match="number 2 repeats 'niger'"):
         trigram_embeddings(["Niger", "Niger"], 4, generator=generator(0))
 
 
@@ -173,9 +193,11 @@ def test_a_readers_facts_are_read_in_the_order_of_the_pairs(files):
         ("name\nFrance\n", "line 1: at least 2 columns are needed; got 1"),
         ("name,x,y\nFrance,1\n", "line 2: 2 cells; the header has 3"),
         ("name,x\nFrance,1\nPeru,one\n", "line 3: 'one' is not a number"),
+        ("France,1\nPeru,0\n", "line 1: a header line is needed; this one holds numbers"),
+        ("name,x\nFrance,1_0\n", "line 2: '1_0' is not a number"),
         ("name,x\nFrance,nan\n", "line 2: 'nan' is not finite"),
         ("name,x\nFrance,-inf\n", "line 2: '-inf' is not finite"),
-        ("name,x\nFrance,1\nFrance,2\n", "'France' is repeated"),
+        ("name,x\nFrance,1\nFrance,2\n", "line 3 repeats 'France'"),
         ("name,x\n ,1\n", "must not be empty"),
     ],
 )

@@ -34,6 +34,8 @@ def test_nothing_that_is_not_finite_is_drawn(ax, bad):
         figures.line(ax, X, np.array([1.0, bad, 2.0]), "theory")
     with pytest.raises(ValueError, match="plotted values must be finite; 2 are not"):
         figures.points(ax, X, np.array([[1, bad], [1, bad], [1, 1]]), figures.HEBBIAN)
+    with pytest.raises(ValueError, match="plotted values must be finite; 1 are not"):
+        figures.points(ax, np.array([1, 2, bad]), np.ones((3, 2)), figures.HEBBIAN)
     assert not ax.lines
 
 

@@ -15,7 +15,7 @@ from lib.constructions.hebbian import (
     whitened_kernel,
 )
 from lib.decoding import retrieve
-from lib.facts import gaussian, random_facts, sphere
+from lib.facts import FactSet, gaussian, random_facts, sphere
 from lib.mlp import GATES, random_mlp
 from lib.numerics import generator
 
@@ -101,10 +101,55 @@ def test_single_and_double_precision_see_the_same_weights(dtype):
     torch.testing.assert_close(mlp.A.double(), exact.A.detach(), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("scale", [1.0, 100.0, 300.0, 1000.0])
+@pytest.mark.parametrize("width", [30, 100])
+def test_a_ridge_too_small_for_normal_equations_is_still_solved(scale, width):
+    facts = FactSet(scale * FACTS.keys, FACTS.values, FACTS.targets)
+    mlp = sketched_k2(facts, width, generator=generator(1), whitening="full")
+    U, s, Vt = torch.linalg.svd(mlp.features(facts.keys), full_matrices=False)
+    expected = FACTS.answers.T @ U @ torch.diag(s / (s**2 + 1e-6 * len(facts))) @ Vt
+    fresh = scale * sphere(30, 6, generator=generator(2))
+    close(mlp(fresh), mlp.features(fresh) @ expected.T, rtol=1e-6)
+
+
+def test_single_precision_knows_its_own_rank():
+    mlp = random_mlp(6, 40, 4, "identity", generator=generator(0)).float()
+    keys, fresh = (sphere(200, 6, generator=generator(i)).float() for i in (1, 2))
+    memory = hebbian_form(mlp, keys, whitened_kernel(mlp, keys))
+    close(memory(fresh), mlp(fresh), rtol=1e-3)
+    exact = sketched_k2(FACTS, 40, generator=generator(1), whitening="full", ridge=0.0)
+    single = sketched_k2(
+        FACTS.to(dtype=torch.float32), 40, generator=generator(1), whitening="full", ridge=0.0
+    )
+    close(single.B.double(), exact.B.detach(), rtol=1e-2)
+
+
+def test_constructed_mlps_are_frozen_and_use_the_papers_ridge():
+    mlp = sketched_k2(FACTS, 15, generator=generator(1), whitening="full")
+    assert not any(p.requires_grad for p in mlp.parameters())
+    explicit = sketched_k2(FACTS, 15, generator=generator(1), whitening="full", ridge=1e-6)
+    assert torch.equal(mlp.B, explicit.B)
+
+
+def test_a_feature_that_is_always_zero_gets_no_weight():
+    zero = FactSet(torch.zeros(2, 3).double(), FACTS.values, torch.tensor([0, 0]))
+    mlp = sketched_k2(zero, 4, generator=generator(0), whitening="diag", ridge=0.0)
+    assert (mlp.B == 0).all()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_memory_of_no_queries_has_no_answers():
+    assert kernel_memory(k2_kernel, FACTS.keys, FACTS.answers)(FACTS.keys[:0]).shape == (0, 6)
+    with pytest.raises(ValueError, match="codes must have one row per key, 40; got 39"):
+        kernel_memory(k2_kernel, FACTS.keys, FACTS.answers[:39])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": 0}, "width must be at least 1; got 0"),
+        ({"width": 0}, "width must be an integer of at least 1; got 0"),
+        ({"codes": FACTS.values * torch.nan}, "codes must be finite"),
+        ({"codes": FACTS.values.float()}, "codes must be finite and torch.float64"),
         ({"whitening": "half"}, "whitening must be one of none, diag, full; got 'half'"),
         ({"ridge": -1.0, "whitening": "full"}, "ridge must be finite and >= 0; got -1.0"),
         ({"ridge": -1.0, "whitening": "diag"}, "ridge must be finite and >= 0; got -1.0"),
@@ -179,7 +224,7 @@ def test_whitening_minimises_the_energy_of_the_gram_matrix(seed):
 def test_signal_and_crosstalk_are_the_two_sums_of_the_margin(kernel):
     memory = kernel_memory(kernel, FACTS.keys, FACTS.answers)
     retrieval = retrieve(memory, FACTS)
-    signal, crosstalk = signal_and_crosstalk(kernel, FACTS, retrieval)
+    signal, crosstalk = signal_and_crosstalk(kernel, FACTS, retrieval, entries=7 * len(FACTS))
     close(signal + crosstalk, retrieval.margins)
     K = kernel(FACTS.keys, FACTS.keys)
     for i in range(len(FACTS)):

@@ -63,9 +63,27 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_shapes_and_gates_are_checked():
-    A, B = torch.zeros(7, 3), torch.zeros(5, 7)
-    with pytest.raises(
-        ValueError, match="gate must be one of identity, relu, silu, gelu; got 'tanh'"
-    ):
-        GatedMLP(A, A, B, "tanh")
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gate": "tanh"}, "gate must be one of identity, relu, silu, gelu; got 'tanh'"),
+        ({"G": torch.zeros(7, 4)}, r"A and G must be \(m, d\).*'G': \(7, 4\)"),
+        ({"B": torch.zeros(5, 6)}, r"B \(d_v, m\).*'B': \(5, 6\)"),
+        ({"B": torch.zeros(7)}, r"'B': \(7,\)"),
+        ({"A": torch.zeros(0, 3), "G": torch.zeros(0, 3), "B": torch.zeros(5, 0)}, "not be empty"),
+        ({"B": torch.zeros(5, 7).double()}, "share one dtype"),
+        ({"A": torch.full((7, 3), torch.nan)}, "must be finite"),
+    ],
+)
+def test_shapes_gates_and_weights_are_checked(change, message):
+    weights = {"A": torch.zeros(7, 3), "G": torch.zeros(7, 3), "B": torch.zeros(5, 7)}
+    with pytest.raises(ValueError, match=message):
+        GatedMLP(**weights | change)
+
+
+def test_random_mlps_have_outputs_of_order_one():
+    mlp = random_mlp(20, 500, 300, "identity", generator=generator(0))
+    x = torch.randn(50, 20, dtype=torch.float64, generator=generator(1))
+    x = x / x.norm(dim=1, keepdim=True)
+    assert mlp(x).square().mean().item() == pytest.approx(1, rel=0.2)

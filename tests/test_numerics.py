@@ -3,7 +3,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.numerics import generator, ridge_regression, row_blocks, whitener
+from lib.numerics import (
+    compact_svd,
+    generator,
+    ridge_regression,
+    row_blocks,
+    unit_rows,
+    whitener,
+)
 
 SHAPES = [(40, 10), (10, 40), (20, 20)]
 
@@ -73,7 +80,46 @@ def test_whitened_features_have_identity_covariance():
     torch.testing.assert_close(white.T @ white / 50, torch.eye(12, dtype=Phi.dtype))
 
 
+def test_a_cutoff_leaves_out_what_lies_below():
+    matrix = torch.diag(torch.tensor([1.0, 1e-3, 1e-9, 1e-13], dtype=torch.float64))
+    assert len(compact_svd(matrix)[1]) == 3
+    assert len(compact_svd(matrix, cutoff=1e-6)[1]) == 2
+    assert len(compact_svd(matrix, cutoff=0.0)[1]) == 4
+    assert len(compact_svd(matrix.float())[1]) == 2
+    assert len(whitener(matrix)) == 3
+
+
+def test_whitening_does_not_square_its_way_out_of_range():
+    tiny = whitener(torch.eye(3) * 1e-25)
+    torch.testing.assert_close(tiny * 1e-25, torch.eye(3) * 3**0.5, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cutoff", [-0.1, 1.0, float("nan")])
+def test_a_cutoff_is_a_fraction(cutoff):
+    with pytest.raises(ValueError, match=r"cutoff must be in \[0, 1\)"):
+        whitener(random(4, 2), cutoff=cutoff)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e-200, 1e200])
+def test_unit_rows_have_unit_norm_at_any_scale(scale):
+    x = random(5, 3)
+    x[2] = 0
+    scaled = unit_rows(scale * x)
+    expected = x / x.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_single_precision_input_is_solved_in_double():
+    Phi, Y = random(300, 20).float(), random(300, 3).float()
+    expected = ridge_regression(Phi.double(), Y.double(), 1e-6)
+    torch.testing.assert_close(
+        ridge_regression(Phi, Y, 1e-6), expected.float(), rtol=1e-6, atol=1e-7
+    )
+
+
 @pytest.mark.parametrize("ridge", [-1.0, float("nan"), float("inf")])
 def test_ridge_must_be_finite_and_nonnegative(ridge):
     with pytest.raises(ValueError, match="ridge must be finite and >= 0"):
         ridge_regression(random(4, 2), random(4, 1), ridge)
+    with pytest.raises(ValueError, match="ridge must be finite and >= 0"):
+        whitener(random(4, 2), ridge=ridge)

@@ -66,8 +66,8 @@ def sketched_k2(
 
     Source: Garcia et al., Algorithm 1, Lemma B.2, Appendix B.2.4.
     """
-    if width < 1:
-        raise ValueError(f"width must be at least 1; got {width}")
+    if not isinstance(width, int) or width < 1:
+        raise ValueError(f"width must be an integer of at least 1; got {width}")
     if whitening not in WHITENINGS:
         raise ValueError(f"whitening must be one of {', '.join(WHITENINGS)}; got {whitening!r}")
     check_ridge(ridge)
@@ -75,6 +75,8 @@ def sketched_k2(
         codes = facts.values
     if len(codes) != len(facts.values):
         raise ValueError(f"codes must have {len(facts.values)} rows, as values; got {len(codes)}")
+    if codes.dtype != facts.values.dtype or not codes.isfinite().all():
+        raise ValueError(f"codes must be finite and {facts.values.dtype}, as values")
     A, G = _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
     Phi = (facts.keys @ A.T) * (facts.keys @ G.T)
     C = codes[facts.targets]
@@ -83,7 +85,8 @@ def sketched_k2(
     else:
         B = C.T @ Phi
         if whitening == "diag":
-            B = B / ((Phi**2).sum(0) + ridge * len(facts))
+            variances = (Phi**2).sum(0) + ridge * len(facts)
+            B = B / torch.where(variances > 0, variances, 1)  # B is zero where the feature is
     return GatedMLP(A, G, B).requires_grad_(False)
 
 
@@ -146,9 +149,14 @@ def kernel_memory(
     Source: Garcia et al., eqs. 8 and 23.
     """
 
+    if len(keys) != len(codes):
+        raise ValueError(f"codes must have one row per key, {len(keys)}; got {len(codes)}")
+
     def memory(z: Tensor) -> Tensor:
-        blocks = row_blocks(len(z), len(keys), entries=entries)
-        return torch.cat([kernel(keys, z[rows]).T @ codes for rows in blocks])
+        answers = torch.empty(len(z), codes.shape[1]).to(codes)
+        for rows in row_blocks(len(z), len(keys), entries=entries):
+            answers[rows] = kernel(keys, z[rows]).T @ codes
+        return answers
 
     return memory
 
@@ -160,11 +168,12 @@ def hebbian_form(mlp: GatedMLP, keys: Float[Tensor, "F d"], kernel: Kernel) -> M
 
     Source: Garcia et al., Theorems 3.1 and B.1.
     """
-    return kernel_memory(kernel, keys, mlp(keys) / len(keys))
+    return kernel_memory(kernel, keys, mlp(keys).detach() / len(keys))
 
 
+@torch.no_grad()
 def signal_and_crosstalk(
-    kernel: Kernel, facts: FactSet, retrieval: Retrieval
+    kernel: Kernel, facts: FactSet, retrieval: Retrieval, *, entries: int = BLOCK_ENTRIES
 ) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
     """Split each fact's margin into signal + cross-talk, against its hardest competitor j.
 
@@ -175,7 +184,7 @@ def signal_and_crosstalk(
     """
     F = len(facts)
     signal, crosstalk = torch.empty_like(retrieval.margins), torch.empty_like(retrieval.margins)
-    for rows in row_blocks(F, F):
+    for rows in row_blocks(F, F, entries=entries):
         difference = facts.answers[rows] - facts.values[retrieval.competitors[rows]]
         votes = kernel(facts.keys[rows], facts.keys) * (difference @ facts.answers.T)
         own = torch.arange(rows.start, rows.stop)

@@ -1,0 +1,1 @@
+"""Linear memories: what one matrix can store."""

@@ -1,0 +1,120 @@
+"""Top-1 retrieval by correlation matrix memories, plain and repaired; and where it must end.
+
+Facts are Gaussian: keys and values drawn from N(0, I_d / d), key i with value i.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from scipy.optimize import brentq
+from torch import Tensor
+
+from lib.decoding import Retrieval, retrieve
+from lib.facts import FactSet, gaussian_facts
+from lib.linear.certificates import critical_number
+from lib.linear.stores import linear_memory, outer_product_store
+from lib.numerics import generator
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A sparse repair: a correlation matrix memory, and lifts for the facts it leaves deficient.
+
+    Attributes:
+        W: diag(W0, W1), the repaired memory.
+        base: diag(W0, 0), the memory before the repair.
+        main: number of coordinates of block 0.
+        deficient: the facts that are lifted, B.
+        lifts: weight of each fact's outer product in W1, times |v_i^1|^2 |k_i^1|^2: what its own
+            score gains; zero outside B.
+        before, after: margins without and with the lifts.
+    """
+
+    W: Float[Tensor, "d_v d"]
+    base: Float[Tensor, "d_v d"]
+    main: int
+    deficient: Bool[Tensor, " F"]
+    lifts: Float[Tensor, " F"]
+    before: Retrieval
+    after: Retrieval
+
+
+def sparse_repair(
+    facts: FactSet, *, reserve: float, gamma: float, lift: float = 1.0, rounds: int = 1
+) -> Repair:
+    """Store most facts in a large block of coordinates, repair the rest in a small reserve.
+
+    The first d_0 = d - d_1 coordinates of keys and values hold a correlation matrix memory W0,
+    scaled by (d / d_0)^2 so that a right score is about 1. Facts with s_ii <= 1 - gamma or some
+    s_ij >= 1 - 2 gamma are deficient. In the reserve of d_1 = reserve d coordinates, W1 adds the
+    outer products of the deficient facts, each scaled so that its own score gains ``lift``.
+
+    With ``rounds`` above 1 the choice of weights adapts: after each round, every fact whose margin
+    is still below gamma gains what it lacks. That goes beyond the construction of the source.
+
+    Args:
+        facts: Gaussian facts with d_v = d.
+        reserve: d_1 / d in (0, 1), with at least one coordinate on each side.
+        gamma: in (0, 1/2).
+        lift: > 0, gain of a deficient fact in the first round.
+        rounds: >= 1; 1 is the construction of the source.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Barnfield et al., Section 2.2 and Proposition 2.
+    """
+    d = facts.keys.shape[1]
+    if facts.values.shape[1] != d:
+        raise ValueError(
+            f"keys and values must share a dimension; got {d}, {facts.values.shape[1]}"
+        )
+    reserved = round(reserve * d)
+    if not 0 < reserved < d:
+        raise ValueError(f"reserve must leave a coordinate on each side of {d}; got {reserve}")
+    if not 0 < gamma < 0.5:
+        raise ValueError(f"gamma must be in (0, 1/2); got {gamma}")
+    if not lift > 0 or rounds < 1:
+        raise ValueError(f"lift must be > 0 and rounds >= 1; got {lift}, {rounds}")
+    main = d - reserved
+    base = torch.zeros(d, d).to(facts.keys)
+    base[:main, :main] = (d / main) ** 2 * outer_product_store(
+        facts.keys[:, :main], facts.values[:, :main]
+    )
+    before = after = retrieve(linear_memory(base), facts)
+    own = (facts.keys @ base.T * facts.answers).sum(1)
+    deficient = (own <= 1 - gamma) | (own - before.margins >= 1 - 2 * gamma)
+    keys, answers = facts.keys[:, main:], facts.answers[:, main:]
+    gains = (keys**2).sum(1) * (answers**2).sum(1)
+    lifts = lift * deficient.to(facts.keys)
+    W = base
+    for _ in range(rounds):
+        W = base.clone()
+        W[main:, main:] = outer_product_store(keys * (lifts / gains)[:, None], answers)
+        after = retrieve(linear_memory(W), facts)
+        lacking = (gamma - after.margins).clamp(min=0)
+        lifts = lifts + lacking
+    lifts = lifts - lacking  # what the last memory did not get
+    return Repair(W, base, main, lifts > 0, lifts, before, after)
+
+
+def conjectured_number(d: int) -> float:
+    """The number of facts n at which d^2 = n (2 log n - 3 log log n), d >= 3.
+
+    Conjecture 1 without its remainder.
+
+    Source: Barnfield et al., eq. 22.
+    """
+    return brentq(lambda n: n * (2 * math.log(n) - 3 * math.log(math.log(n))) - d * d, 3, d**4)
+
+
+def critical_number_of_seed(d: int, seed: int) -> int:
+    """Certified critical number of facts of the Gaussian stream of a seed in dimension d.
+
+    The stream is 1.6 times as long as conjectured, and the number bisected as in
+    :func:`lib.linear.certificates.critical_number`.
+    """
+    stream = gaussian_facts(round(1.6 * conjectured_number(d)) + 8, d, generator=generator(seed, d))
+    return critical_number(stream.keys, stream.values)
