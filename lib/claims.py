@@ -4,6 +4,7 @@ A claim pairs what a source states with what a chapter measured and the rule tha
 two. The verdict follows from these; nobody writes it.
 """
 
+import html
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -112,20 +113,34 @@ class ClaimTable:
         return pd.DataFrame(
             {
                 "verdict": claim.verdict,
+                "id": claim.id,
                 "claim": f"{claim.statement} [{claim.source}]",
                 "published": claim.published,
                 "ours": _summary(claim.measured),
                 "holds if": claim.rule.text,
                 "scale": claim.scale,
-                "id": claim.id,
             }
             for claim in self.claims
         )
 
+    def html(self) -> str:
+        """The table, its cells named by their columns so that it can be stacked on a phone."""
+        frame = self.frame().map(html.escape)
+        frame["verdict"] += "<br><code>" + frame.pop("id") + "</code>"
+        frame["ours"] += "<br>(" + frame.pop("holds if") + ")"
+        head = "".join(f"<th>{name}</th>" for name in frame)
+        rows = "".join(
+            "<tr>"
+            + "".join(f'<td data-label="{n}">{cell}</td>' for n, cell in row.items())
+            + "</tr>"
+            for row in frame.to_dict("records")
+        )
+        return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         return {
             "text/plain": "\n".join(f"{c.verdict:30s} {c.id}" for c in self.claims),
-            "text/html": self.frame().to_html(index=False, border=0, classes="claims"),
+            "text/html": self.html(),
             MIME: [claim.record() for claim in self.claims],
         }
 

@@ -243,7 +243,8 @@ def _gram(facts: FactSet, weights: Tensor) -> Float[Tensor, "D D"]:
 def _repaired(facts: FactSet, weights: Tensor) -> Tensor | None:
     """Positive weights whose sum is zero up to rounding, near the given ones; None if too far.
 
-    Steps of X = -K^(-1) S: a full one leaves only rounding errors, and a second one fewer. A step that would turn a weight negative is cut short, as in an interior-point method.
+    Steps of X = -K^(-1) S: a full one leaves only rounding errors, and a second one fewer. A step
+    that would turn a weight negative is cut short, as in an interior-point method.
     """
     full_steps = 0
     for _ in range(MAX_REPAIRS):
