@@ -62,7 +62,8 @@ def decide(facts: FactSet) -> Decision:
 
     Returns:
         A decision; ``feasible`` is None where all proofs fail, as they may within rounding of
-        the boundary, or where the inequalities do not span the matrices (keys in a subspace).
+        the boundary, or where the inequalities that contradict each other do not span the
+        matrices (keys in a subspace; sometimes by chance in dimensions below ten).
 
     Raises:
         ValueError: the facts are not float64 or too large.

@@ -83,20 +83,18 @@ def sparse_repair(
     base[:main, :main] = (d / main) ** 2 * outer_product_store(
         facts.keys[:, :main], facts.values[:, :main]
     )
-    before = after = retrieve(linear_memory(base), facts)
+    before = retrieve(linear_memory(base), facts)
     own = (facts.keys @ base.T * facts.answers).sum(1)
     deficient = (own <= 1 - gamma) | (own - before.margins >= 1 - 2 * gamma)
     keys, answers = facts.keys[:, main:], facts.answers[:, main:]
     gains = (keys**2).sum(1) * (answers**2).sum(1)
     lifts = lift * deficient.to(facts.keys)
-    W = base
-    for _ in range(rounds):
+    for last in [False] * (rounds - 1) + [True]:
         W = base.clone()
         W[main:, main:] = outer_product_store(keys * (lifts / gains)[:, None], answers)
         after = retrieve(linear_memory(W), facts)
-        lacking = (gamma - after.margins).clamp(min=0)
-        lifts = lifts + lacking
-    lifts = lifts - lacking  # what the last memory did not get
+        if not last:
+            lifts = lifts + (gamma - after.margins).clamp(min=0)
     return Repair(W, base, main, lifts > 0, lifts, before, after)
 
 
@@ -118,3 +116,44 @@ def critical_number_of_seed(d: int, seed: int) -> int:
     """
     stream = gaussian_facts(round(1.6 * conjectured_number(d)) + 8, d, generator=generator(seed, d))
     return critical_number(stream.keys, stream.values)
+
+
+def independent_surrogate(n: int, *, draws: int, generator: torch.Generator) -> tuple[float, float]:
+    """delta_n, the d_c^2 / n of n facts if all n^2 score directions were independent.
+
+    delta_n = E min_t [(t - g_1)^2 + sum_{j >= 2} (g_j - t)_+^2] over standard Gaussians: the
+    squared distance of a Gaussian from the cone of scores whose first entry is the largest. By the conic
+    kinematic formula, d^2 > n delta_n is what independent directions need. Its expansion is
+    2 log n - 3 log log n.
+
+    Args:
+        n: facts, at least 2.
+        draws: Monte Carlo draws, at least 2.
+
+    Returns:
+        Estimate and standard error.
+
+    Source: Barnfield et al., Section 2.4, whose calculation is not printed; see Conjecture 1.
+    """
+    if n < 2 or draws < 2:
+        raise ValueError(f"n and draws must be at least 2; got {n}, {draws}")
+    g = torch.randn(draws, n, dtype=torch.float64, generator=generator)
+    own, others = g[:, :1], g[:, 1:].sort(1, descending=True).values
+    # With the k largest others above it, the best t is the mean of those and g_1.
+    sums = torch.cat([own, others], 1).cumsum(1)
+    means = sums / torch.arange(1, n + 1)
+    k = (others > means[:, :-1]).sum(1, keepdim=True)
+    t = means.gather(1, k)
+    distance = (t - own) ** 2 + ((others - t).clamp(min=0) ** 2).sum(1, keepdim=True)
+    return distance.mean().item(), (distance.std() / draws**0.5).item()
+
+
+def matched_facts(d: int, ratio: float) -> int:
+    """The number of facts n, rounded, at which d^2 / (n log n) is ``ratio``.
+
+    Raises:
+        ValueError: ratio or d is so that n would be below 3.
+    """
+    if not 0 < ratio <= d * d / (3 * math.log(3)):
+        raise ValueError(f"ratio must be in (0, d^2 / (3 log 3)]; got {ratio} for d = {d}")
+    return round(brentq(lambda n: ratio * n * math.log(n) - d * d, 1.5, d**4 + 10))

@@ -1,0 +1,89 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib.facts import FactSet, gaussian_facts
+from lib.linear import learning
+from lib.linear.learning import DENSE_LIMIT, NotConverged, cross_entropy, learn, pairwise
+from lib.numerics import generator
+
+FACTS = gaussian_facts(9, 4, generator=generator(0))
+LOSSES = pytest.mark.parametrize("loss", [cross_entropy, pairwise])
+
+
+def total(loss, facts, W):
+    return loss(facts.keys @ W.T @ facts.values.T, facts.targets).value.sum()
+
+
+@LOSSES
+@given(seed=st.integers(0, 1000), scale=st.sampled_from([0.1, 3.0, 30.0]))
+def test_derivatives_agree_with_autograd(loss, seed, scale):
+    W = scale * torch.randn(4, 4, dtype=torch.float64, generator=generator(seed))
+    gradient = torch.autograd.functional.jacobian(lambda w: total(loss, FACTS, w), W)
+    hessian = torch.autograd.functional.hessian(lambda w: total(loss, FACTS, w), W)
+    value, ours = learning._objective(W, FACTS, loss, 0.0)
+    assert value == pytest.approx(total(loss, FACTS, W).item(), rel=1e-12)
+    torch.testing.assert_close(ours, gradient, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        learning._hessian(W, FACTS, loss), hessian.reshape(16, 16), rtol=1e-8, atol=1e-12
+    )
+
+
+def test_cross_entropy_is_the_log_likelihood_of_the_softmax():
+    W = torch.randn(4, 4, dtype=torch.float64, generator=generator(1))
+    logits = FACTS.keys @ W.T @ FACTS.values.T
+    expected = torch.nn.functional.cross_entropy(logits, FACTS.targets, reduction="sum")
+    assert total(cross_entropy, FACTS, W).item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_the_pairwise_loss_sums_over_competitors():
+    W = torch.randn(4, 4, dtype=torch.float64, generator=generator(1))
+    scores = FACTS.keys @ W.T @ FACTS.values.T
+    margins = [scores[i, i] - scores[i, j] for i in range(9) for j in range(9) if i != j]
+    expected = sum(((1 + t**2).sqrt() - t).item() for t in margins)
+    assert total(pairwise, FACTS, W).item() == pytest.approx(expected, rel=1e-12)
+
+
+@LOSSES
+@pytest.mark.parametrize("ridge", [1.0, 1e-3, 1e-8])
+def test_the_certified_distance_bounds_the_true_one(loss, ridge):
+    rough = learn(FACTS, loss, ridge=ridge, tolerance=1e-1)
+    exact = learn(FACTS, loss, ridge=ridge, tolerance=1e-6, start=rough.W)
+    distance = ((rough.W - exact.W).norm() / rough.W.norm()).item()
+    assert distance <= rough.distance + exact.distance
+    assert exact.distance <= 1e-6
+
+
+def test_a_warm_start_ends_at_the_same_minimum():
+    cold = learn(FACTS, cross_entropy, ridge=1e-2, tolerance=1e-8)
+    start = torch.randn(4, 4, dtype=torch.float64, generator=generator(2))
+    warm = learn(FACTS, cross_entropy, ridge=1e-2, tolerance=1e-8, start=start)
+    torch.testing.assert_close(warm.W, cold.W, rtol=1e-6, atol=1e-6)
+    assert warm.value == pytest.approx(cold.value, rel=1e-10)
+
+
+def test_blocks_do_not_change_the_result(monkeypatch):
+    whole = learn(FACTS, pairwise, ridge=1e-2, tolerance=1e-8).W
+    monkeypatch.setattr(learning, "BLOCK_ENTRIES", 20)
+    torch.testing.assert_close(learn(FACTS, pairwise, ridge=1e-2, tolerance=1e-8).W, whole)
+
+
+def test_missing_the_certificate_is_an_error():
+    with pytest.raises(NotConverged, match=r"relative distance .* asked for: 2 Newton steps"):
+        learn(FACTS, cross_entropy, ridge=1e-6, max_iterations=2)
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="ridge must be finite and > 0"):
+        learn(FACTS, cross_entropy, ridge=0.0)
+    d = int(DENSE_LIMIT**0.5) + 1
+    big = gaussian_facts(3, d, generator=generator(0))
+    with pytest.raises(ValueError, match=f"d_v d must be at most {DENSE_LIMIT}"):
+        learn(big, cross_entropy, ridge=1.0)
+
+
+def test_shared_targets_and_spare_values_are_learned():
+    facts = FactSet(FACTS.keys[:4], FACTS.values, torch.tensor([7, 7, 0, 2]))
+    W = learn(facts, cross_entropy, ridge=1e-4).W
+    assert (FACTS.keys[:4] @ W.T @ facts.values.T).argmax(1).tolist() == [7, 7, 0, 2]
