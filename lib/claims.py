@@ -72,7 +72,7 @@ class Claim:
     scale: str
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z]+/[a-z0-9-]+", self.id):
+        if not re.fullmatch(r"[a-z0-9]+/[a-z0-9-]+", self.id):
             raise ValueError(f"id must look like source/slug in lower case; got {self.id!r}")
         for setting, number in self.measured.items():
             if not math.isfinite(number):

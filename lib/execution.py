@@ -93,8 +93,8 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
             ) from None
         except PapermillExecutionError as error:
             raise ChapterError(
-                f"{source.stem}: cell {error.cell_index} failed: {error.ename}: {error.evalue}\n\n"
-                f"{error.source}"
+                f"{error.source}\n\n"
+                f"{source.stem}: cell {error.cell_index} failed: {error.ename}: {error.evalue}"
             ) from error
         return normalise(nbformat.read(executed, as_version=4))
 

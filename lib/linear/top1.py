@@ -122,9 +122,9 @@ def independent_surrogate(n: int, *, draws: int, generator: torch.Generator) -> 
     """delta_n, the d_c^2 / n of n facts if all n^2 score directions were independent.
 
     delta_n = E min_t [(t - g_1)^2 + sum_{j >= 2} (g_j - t)_+^2] over standard Gaussians: the
-    squared distance of a Gaussian from the cone of scores whose first entry is the largest. By the conic
-    kinematic formula, d^2 > n delta_n is what independent directions need. Its expansion is
-    2 log n - 3 log log n.
+    squared distance of a Gaussian from the cone of scores whose first entry is the largest. By
+    the conic kinematic formula, d^2 > n delta_n is what independent directions need. Its
+    expansion is 2 log n - 3 log log n.
 
     Args:
         n: facts, at least 2.
@@ -157,3 +157,16 @@ def matched_facts(d: int, ratio: float) -> int:
     if not 0 < ratio <= d * d / (3 * math.log(3)):
         raise ValueError(f"ratio must be in (0, d^2 / (3 log 3)]; got {ratio} for d = {d}")
     return round(brentq(lambda n: ratio * n * math.log(n) - d * d, 1.5, d**4 + 10))
+
+
+def cmm_facts_lost(d: int, ratio: float, *stream: int) -> int:
+    """Facts that the correlation matrix memory loses, of as many as :func:`matched_facts` gives.
+
+    Args:
+        d: dimension.
+        ratio: d^2 / (n log n).
+        stream: names the random draw, as in :func:`lib.numerics.generator`.
+    """
+    facts = gaussian_facts(matched_facts(d, ratio), d, generator=generator(*stream))
+    W = outer_product_store(facts.keys, facts.values)
+    return int((~retrieve(linear_memory(W), facts).stored).sum())
