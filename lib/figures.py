@@ -88,8 +88,8 @@ def line(
     return ax.plot(_finite(x), _finite(y), label=label, **{"color": THEORY} | kwargs)
 
 
-def count_axis(ax: Axes, label: str) -> None:
-    """Make the x axis logarithmic, labelled by powers of two as whole numbers."""
+def doubling_axis(ax: Axes, label: str) -> None:
+    """Make the x axis logarithmic, labelled at powers of two without exponents."""
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
     ax.xaxis.set_major_formatter(ScalarFormatter())

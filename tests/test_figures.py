@@ -46,7 +46,7 @@ def test_methods_are_told_apart_by_colour_and_by_marker():
 
 def test_counts_are_labelled_as_whole_numbers(ax):
     ax.plot([32, 1024], [0, 1])
-    figures.count_axis(ax, "width")
+    figures.doubling_axis(ax, "width")
     ax.figure.canvas.draw()
     labels = {t.get_text() for t in ax.get_xticklabels()}
     assert {"64", "512"} <= labels or {"32", "128"} <= labels
