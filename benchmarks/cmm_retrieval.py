@@ -14,7 +14,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from lib.chapter import data
-from lib.linear.top1 import cmm_facts_lost, matched_facts
+from lib.linear.top1 import facts_lost, matched_facts
 
 RATIOS = np.geomspace(4, 16, 12).round(3)
 
@@ -26,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for d, ratio in tqdm([(d, r) for d in options.dimensions for r in RATIOS], disable=None):
-        lost = [cmm_facts_lost(d, ratio, 0, d, i) for i in range(options.draws)]
+        lost = [facts_lost(d, ratio, 0, d, i) for i in range(options.draws)]
         rows.append(
             {
                 "d": d,

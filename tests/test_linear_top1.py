@@ -11,6 +11,7 @@ from lib.linear.stores import linear_memory, outer_product_store
 from lib.linear.top1 import (
     conjectured_number,
     critical_number_of_seed,
+    facts_lost,
     independent_surrogate,
     matched_facts,
     sparse_repair,
@@ -44,7 +45,7 @@ def test_adaptive_repair_stores_everything_where_the_plain_memory_fails(seed):
     d = 200
     facts = gaussian_facts(matched_facts(d, 7.0), d, generator=generator(seed, d))
     plain = retrieve(linear_memory(outer_product_store(facts.keys, facts.values)), facts)
-    repair = sparse_repair(facts, reserve=0.15, gamma=0.02, lift=0.04, rounds=8)
+    repair = sparse_repair(facts, rounds=8)
     assert plain.accuracy < 1
     assert repair.after.accuracy == 1
 
@@ -82,7 +83,7 @@ def test_a_repair_is_what_it_says():
         ({"reserve": 0.99}, "reserve must leave a coordinate on each side of 6; got 0.99"),
         ({"gamma": 0.5}, r"gamma must be in \(0, 1/2\); got 0.5"),
         ({"lift": 0.0}, "lift must be > 0 and rounds >= 1; got 0.0, 1"),
-        ({"rounds": 0}, "lift must be > 0 and rounds >= 1; got 1.0, 0"),
+        ({"rounds": 0}, "lift must be > 0 and rounds >= 1; got 0.04, 0"),
     ],
 )
 def test_repair_arguments_are_named(change, message):
@@ -97,6 +98,14 @@ def test_repair_needs_one_dimension():
         sparse_repair(
             FactSet(facts.keys, facts.values[:, :5], facts.targets), reserve=0.3, gamma=0.1
         )
+
+
+def test_losses_are_counted_for_the_same_facts():
+    facts = gaussian_facts(matched_facts(60, 6.0), 60, generator=generator(4, 2))
+    W = outer_product_store(facts.keys, facts.values)
+    assert facts_lost(60, 6.0, 4, 2) == int((~retrieve(linear_memory(W), facts).stored).sum()) > 0
+    repaired = sparse_repair(facts, rounds=3).after
+    assert facts_lost(60, 6.0, 4, 2, rounds=3) == int((~repaired.stored).sum())
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 60])

@@ -42,7 +42,12 @@ class Repair:
 
 
 def sparse_repair(
-    facts: FactSet, *, reserve: float, gamma: float, lift: float = 1.0, rounds: int = 1
+    facts: FactSet,
+    *,
+    reserve: float = 0.15,
+    gamma: float = 0.02,
+    lift: float = 0.04,
+    rounds: int = 1,
 ) -> Repair:
     """Store most facts in a large block of coordinates, repair the rest in a small reserve.
 
@@ -52,7 +57,8 @@ def sparse_repair(
     outer products of the deficient facts, each scaled so that its own score gains ``lift``.
 
     With ``rounds`` above 1 the choice of weights adapts: after each round, every fact whose margin
-    is still below gamma gains what it lacks. That goes beyond the construction of the source.
+    is still below gamma gains what it lacks. That goes beyond the construction of the source. The
+    defaults are the best of a small grid for d = 100 to 250, where the source gives only limits.
 
     Args:
         facts: Gaussian facts with d_v = d.
@@ -159,14 +165,17 @@ def matched_facts(d: int, ratio: float) -> int:
     return round(brentq(lambda n: ratio * n * math.log(n) - d * d, 1.5, d**4 + 10))
 
 
-def cmm_facts_lost(d: int, ratio: float, *stream: int) -> int:
-    """Facts that the correlation matrix memory loses, of as many as :func:`matched_facts` gives.
+def facts_lost(d: int, ratio: float, *stream: int, rounds: int = 0) -> int:
+    """Facts lost by the correlation matrix memory, or by its sparse repair with these rounds.
 
     Args:
         d: dimension.
-        ratio: d^2 / (n log n).
+        ratio: d^2 / (n log n); it fixes the number of facts as in :func:`matched_facts`.
         stream: names the random draw, as in :func:`lib.numerics.generator`.
+        rounds: 0 for no repair.
     """
     facts = gaussian_facts(matched_facts(d, ratio), d, generator=generator(*stream))
+    if rounds:
+        return int((~sparse_repair(facts, rounds=rounds).after.stored).sum())
     W = outer_product_store(facts.keys, facts.values)
     return int((~retrieve(linear_memory(W), facts).stored).sum())
