@@ -128,6 +128,15 @@ def test_a_value_inside_the_hull_of_others_loses_by_itself():
     assert decision.weights.any(1).tolist() == [False] * 4 + [True]
 
 
+def test_a_single_fact_is_decided_in_any_dimension():
+    square = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1], [0.1, 0]], dtype=torch.float64)
+    key = torch.ones(1, 3, dtype=torch.float64)
+    inside = FactSet(key, square, torch.tensor([4]))
+    assert decide(inside).feasible is False
+    assert proves_infeasible(inside, decide(inside).weights)
+    assert decide(FactSet(key, square, torch.tensor([0]))).feasible is True
+
+
 def test_degenerate_facts_are_decided():
     eye = torch.eye(2, dtype=torch.float64)
     zero_key = FactSet(eye * torch.tensor([[1.0], [0.0]]), eye, torch.arange(2))

@@ -83,7 +83,8 @@ def decide(facts: FactSet) -> Decision:
 def proves_feasible(facts: FactSet, W: Float[Tensor, "d_v d"]) -> bool:
     """Whether W stores every fact, by margins that rounding errors cannot have made up.
 
-    A computed score is off by at most gamma |v| |W|_F |k|, gamma = (d + d_v + 2) u / (1 - ...).
+    A computed score is off by at most gamma |v| |W|_F |k|, with Higham's gamma of d + d_v + 2
+    operations.
     """
     if not W.isfinite().all():
         return False
@@ -97,7 +98,7 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
 
     Let S = sum lambda_ij A_ij and K = sum lambda_ij vec(A_ij) vec(A_ij)^T. If K is positive
     definite, X = -K^(-1) S gives weights lambda_ij (1 + <A_ij, X>) whose sum is exactly zero, and
-    they are nonnegative if |S|_F max |A_ij|_F <= lambda_min(K), since
+    they are positive where lambda is if 2 |S|_F max |A_ij|_F <= lambda_min(K), since
     |<A_ij, X>| <= |A_ij| |S| / lambda_min(K). Bounds on the rounding of S and K are added, and
     lambda_min(K) is bounded below by a Cholesky factorisation of K - shift I that succeeds
     (its own backward error included). If every weighted A_ij is exactly zero, so is S, and
@@ -113,7 +114,7 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
     if not weights[~_impossible(facts)].any():
         return True  # every weighted inequality reads 0 > 0
     rows = weights.any(1).nonzero().flatten()
-    if len(rows) == 1 and len(facts) > 1:
+    if len(rows) == 1 and facts.keys.shape != (1, 1):
         return proves_infeasible(_alone(facts, rows.item()), weights[rows])
     (F, d), (N, d_v) = facts.keys.shape, facts.values.shape
     key_norms, value_norms = facts.keys.norm(dim=1), facts.values.norm(dim=1)

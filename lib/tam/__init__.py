@@ -1,0 +1,1 @@
+"""The tail-average margin: listwise retrieval by linear memories, and its theory."""

@@ -1,0 +1,105 @@
+"""The ridgeless limit of tail-average learning: critical load, and profiles on both sides.
+
+Below the critical load (SAT) the loss goes to zero and the norm to infinity as the ridge vanishes;
+above it (UNSAT) both stay finite.
+
+Source: Barnfield et al., Section 5.
+"""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+
+def _density(x: float) -> float:
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def gaussian_tail_average(r: float) -> float:
+    """kappa_r = phi(Phi^{-1}(1 - r)) / r, the mean of the top fraction r of a standard Gaussian.
+
+    Args:
+        r: in (0, 1]; at 1 it is the mean, zero.
+
+    Raises:
+        ValueError: r is out of range.
+    """
+    check_tail_fraction(r)
+    return 0.0 if r == 1 else _density(ndtri(r)) / r
+
+
+def squared_excess(t: float) -> float:
+    """h(t) = E[(t - G)_+^2] = (1 + t^2) Phi(t) + t phi(t), increasing, for finite t."""
+    return (1 + t * t) * float(ndtr(t)) + t * _density(t)
+
+
+def critical_load(r: float) -> float:
+    """alpha_c(r) = 1 / h(kappa_r): the load F / d^2 up to which every tail average can be beaten.
+
+    Between 0, for short lists, and 2, where the list is everything. Independent of the smoothing.
+
+    Raises:
+        ValueError: r is out of (0, 1].
+    """
+    return 1 / squared_excess(gaussian_tail_average(r))
+
+
+def critical_tail_fraction(alpha: float) -> float:
+    """The r in (0, 1] whose critical load is alpha, the shortest list that can be guaranteed.
+
+    Raises:
+        ValueError: alpha is not in (0, 2], or so small that r would be below 1e-300.
+    """
+    smallest = critical_load(1e-300)
+    if not smallest <= alpha <= 2:
+        raise ValueError(f"alpha must be in [{smallest:.3g}, 2]; got {alpha}")
+    if alpha == 2:
+        return 1.0
+    log_r = brentq(lambda x: critical_load(math.exp(x)) - alpha, math.log(1e-300), 0, xtol=1e-14)
+    return math.exp(log_r)
+
+
+def satisfied_edge(alpha: float) -> float:
+    """rho_alpha, the root of h(rho) = 1 / alpha.
+
+    In the SAT phase the right scores over the norm are distributed as max(G, rho_alpha), margins
+    as max(G, rho_alpha) - kappa_r and percentiles as Phi(max(G, rho_alpha)): an atom of mass
+    Phi(rho_alpha) at Phi(rho_alpha), uniform above. It exceeds kappa_r exactly below the
+    critical load.
+
+    Raises:
+        ValueError: alpha is not positive and finite.
+    """
+    check_load(alpha)
+    low = -1.0
+    while squared_excess(low) > 1 / alpha:
+        low *= 2
+    return brentq(
+        lambda t: squared_excess(t) - 1 / alpha, low, 1 + math.sqrt(1 / alpha), xtol=1e-14
+    )
+
+
+def short_list_load(r: float) -> float:
+    """1 / (2 log(1/r)), to which the critical load tends for short lists.
+
+    At r = 1/n it is the top-1 threshold, d^2 = 2 n log n.
+
+    Raises:
+        ValueError: r is not in (0, 1).
+    """
+    if not 0 < r < 1:
+        raise ValueError(f"r must be in (0, 1); got {r}")
+    return 1 / (2 * math.log(1 / r))
+
+
+def check_tail_fraction(r: float) -> None:
+    """Raise ValueError unless 0 < r <= 1."""
+    if not 0 < r <= 1:
+        raise ValueError(f"r must be in (0, 1]; got {r}")
+
+
+def check_load(alpha: float) -> None:
+    """Raise ValueError unless alpha is positive and finite."""
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"alpha must be positive and finite; got {alpha}")
