@@ -36,8 +36,8 @@ execute: $(READY)  ## re-execute chapters in place; CHAPTER=07 for one
 	$(BIN)/python -m lib.execution execute $(CHAPTER)
 
 format: $(READY)  ## format the code, chapters included
-	$(BIN)/ruff format --quiet lib tests
-	$(BIN)/ruff check --fix --quiet lib tests
+	$(BIN)/ruff format --quiet lib tests benchmarks
+	$(BIN)/ruff check --fix --quiet lib tests benchmarks
 	PATH=$(CURDIR)/$(BIN):$$PATH jupytext --quiet --pipe-fmt py:percent \
 	  --pipe 'ruff format --quiet --config notebooks/ruff.toml --stdin-filename notebooks/cell.py -' notebooks/*.md
 

@@ -15,7 +15,7 @@ from lib.decoding import Retrieval, retrieve
 from lib.facts import FactSet, gaussian_facts
 from lib.linear.certificates import critical_number
 from lib.linear.stores import linear_memory, outer_product_store
-from lib.numerics import generator
+from lib.numerics import generator, row_blocks
 
 
 @dataclass(frozen=True)
@@ -143,15 +143,15 @@ def independent_surrogate(n: int, *, draws: int, generator: torch.Generator) -> 
     """
     if n < 2 or draws < 2:
         raise ValueError(f"n and draws must be at least 2; got {n}, {draws}")
-    g = torch.randn(draws, n, dtype=torch.float64, generator=generator)
-    own, others = g[:, :1], g[:, 1:].sort(1, descending=True).values
-    # With the k largest others above it, the best t is the mean of those and g_1.
-    sums = torch.cat([own, others], 1).cumsum(1)
-    means = sums / torch.arange(1, n + 1)
-    k = (others > means[:, :-1]).sum(1, keepdim=True)
-    t = means.gather(1, k)
-    distance = (t - own) ** 2 + ((others - t).clamp(min=0) ** 2).sum(1, keepdim=True)
-    return distance.mean().item(), (distance.std() / draws**0.5).item()
+    distances = torch.empty(draws, dtype=torch.float64)
+    for rows in row_blocks(draws, n):
+        g = torch.randn(rows.stop - rows.start, n, dtype=torch.float64, generator=generator)
+        own, others = g[:, :1], g[:, 1:].sort(1, descending=True).values
+        # With the k largest others above it, the best t is the mean of those and g_1.
+        means = torch.cat([own, others], 1).cumsum(1) / torch.arange(1, n + 1)
+        t = means.gather(1, (others > means[:, :-1]).sum(1, keepdim=True))
+        distances[rows] = ((t - own) ** 2).squeeze(1) + ((others - t).clamp(min=0) ** 2).sum(1)
+    return distances.mean().item(), (distances.std() / draws**0.5).item()
 
 
 def matched_facts(d: int, ratio: float) -> int:
