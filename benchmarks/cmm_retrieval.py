@@ -4,7 +4,7 @@
 
 writes notebooks/data/cmm_retrieval.csv: for each dimension and each of 12 ratios d^2/(F log F)
 from 4 to 16, the number of draws in which all facts were stored, and the mean share lost. It
-takes about ten minutes on one core.
+takes a few minutes on one core.
 """
 
 import argparse
