@@ -113,10 +113,12 @@ def ridge_regression(
     check_ridge(ridge)
     Phi, Y = features.double(), targets.double()
     F, m = Phi.shape
-    if (Phi**2).sum() > CHOLESKY_LIMIT * ridge * F:
+    largest = Phi.abs().max().item() or 1.0
+    Phi, ridge = Phi / largest, ridge / largest / largest  # in range whatever the scale
+    if (Phi**2).sum() >= CHOLESKY_LIMIT * ridge * F:
         rounding = max(RELATIVE_CUTOFF, max(F, m) * torch.finfo(features.dtype).eps)
         U, s, Vt = compact_svd(Phi, cutoff=min(rounding, 0.5))
-        B = ((Y.T @ U) * (s / (s**2 + ridge * F))) @ Vt
+        B = ((Y.T @ U) / (s + ridge * F / s)) @ Vt
     elif m <= F:
         gram = Phi.T @ Phi
         gram.diagonal().add_(ridge * F)
@@ -125,7 +127,7 @@ def ridge_regression(
         gram = Phi @ Phi.T
         gram.diagonal().add_(ridge * F)
         B = torch.cholesky_solve(Y, torch.linalg.cholesky(gram)).T @ Phi
-    return B.to(features.dtype)
+    return (B / largest).to(features.dtype)
 
 
 def check_ridge(ridge: float) -> None:

@@ -120,6 +120,75 @@ def test_the_weights_of_a_proof_can_be_corrected_to_sum_to_zero_exactly():
     assert all(sum(w * A[p] for w, A in corrected) == 0 for p in range(D))
 
 
+SMALL = [10.0**-k for k in (20, 140, 163, 200, 300, 320)]
+
+
+@pytest.mark.parametrize("scale", [*SMALL, 1e100, 1e160, 1e300])
+def test_no_scale_makes_a_false_proof(scale):
+    """Neither underflow nor overflow turns numbers that prove nothing into a proof."""
+    uniform = torch.ones(10, 10, dtype=torch.float64).fill_diagonal_(0)
+    assert not proves_infeasible(FEASIBLE, scale * uniform)
+    W = decide(FEASIBLE).W
+    assert not proves_feasible(INFEASIBLE, scale * W)
+    assert not proves_feasible(FEASIBLE, -scale * W)
+    for keys, values in ((scale, 1.0), (1.0, scale), (scale, 1 / scale)):
+        K, V = FEASIBLE.keys * keys, FEASIBLE.values * values
+        if K.any(1).all() and K.isfinite().all() and V.isfinite().all():
+            facts = FactSet(K, V, FEASIBLE.targets)
+            assert not proves_infeasible(facts, uniform)
+            assert not proves_infeasible(facts, 1e-30 * uniform)
+
+
+def test_parallel_keys_are_never_proved_feasible():
+    """Keys k and 3k with the targets exchanged: every W has a margin of at most zero."""
+    g = generator(7)
+    for scale in (1.0, 1e-165, 1e-300):
+        for _ in range(50):
+            k = torch.randint(-128, 128, (3,), generator=g).double()
+            facts = FactSet(
+                torch.stack([k, 3 * k]),
+                torch.randn(2, 3, dtype=torch.float64, generator=g),
+                torch.arange(2),
+            )
+            W = torch.randn(3, 3, dtype=torch.float64, generator=g)
+            v = facts.values[0] - facts.values[1]
+            W = W - torch.outer(v, k) * (v @ W @ k) / (
+                (v @ v) * (k @ k)
+            )  # v W k = 0 but for rounding
+            assert not proves_feasible(facts, scale * W)
+
+
+def test_keys_of_very_different_sizes_make_no_false_proof():
+    N = 2000
+    V = torch.ones(N, 1, dtype=torch.float64)
+    V[0], V[-1] = 1 + 2.0**-52, -1  # W = (1, 1) stores everything
+    keys = torch.eye(2, dtype=torch.float64).repeat(2, 1) * torch.tensor(
+        [[2.0**-570], [2.0**-570], [1], [1]], dtype=torch.float64
+    )
+    facts = FactSet(keys, V, torch.zeros(4, dtype=torch.int64))
+    weights = torch.zeros(4, N, dtype=torch.float64)
+    weights[:2, 1:-1] = 2.0**570 * torch.rand(2, N - 2, dtype=torch.float64, generator=generator(2))
+    computed = certificates._weighted_sum(facts, weights).flatten()  # rounding alone
+    weights[2, -1], weights[3, -1] = (-computed / 2).clamp(min=0)
+    assert not proves_infeasible(facts, weights)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-4, 1e8, 1e20])
+def test_decisions_do_not_depend_on_units(scale):
+    for n in (8, 12, 14, 16, 24):
+        facts = gaussian_facts(n, 6, generator=generator(3, n))
+        rows = torch.logspace(-20, 20, n, dtype=torch.float64)[
+            torch.randperm(n, generator=generator(n))
+        ]
+        rescaled = FactSet(rows[:, None] * facts.keys, scale * facts.values, facts.targets)
+        decision = decide(rescaled)
+        assert decision.feasible == decide(facts).feasible
+        if decision.feasible:
+            assert proves_feasible(rescaled, decision.W)
+        else:
+            assert proves_infeasible(rescaled, decision.weights)
+
+
 def test_a_value_inside_the_hull_of_others_loses_by_itself():
     square = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1], [0.1, 0]], dtype=torch.float64)
     facts = FactSet(torch.eye(5).double(), square, torch.arange(5))
@@ -161,8 +230,25 @@ def test_an_instance_that_cannot_be_decided_says_so():
 
 
 def test_single_precision_is_refused():
-    with pytest.raises(ValueError, match="facts must be float64"):
-        decide(FEASIBLE.to(dtype=torch.float32))
+    single = FEASIBLE.to(dtype=torch.float32)
+    W = decide(FEASIBLE).W
+    for call in (
+        lambda: decide(single),
+        lambda: proves_feasible(single, W.float()),
+        lambda: proves_infeasible(single, torch.ones(10, 10)),
+    ):
+        with pytest.raises(ValueError, match="facts must be float64"):
+            call()
+    with pytest.raises(ValueError, match="the proof must be float64"):
+        proves_feasible(FEASIBLE, W.float())
+
+
+def test_a_stream_ends_where_a_key_comes_back():
+    stream = gaussian_facts(6, 8, generator=generator(0))
+    again = [0, 1, 2, 0, 3, 4]
+    assert critical_number(stream.keys[again], stream.values) == 3
+    with pytest.raises(ValueError, match="at least 2 pairs; got 1"):
+        critical_number(stream.keys[:1], stream.values[:1])
 
 
 def test_the_critical_number_is_where_linear_programming_changes_its_mind():

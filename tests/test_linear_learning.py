@@ -74,7 +74,33 @@ def test_missing_the_certificate_is_an_error():
         learn(FACTS, cross_entropy, ridge=1e-6, max_iterations=2)
 
 
+def test_a_minimum_at_zero_is_recognised():
+    facts = FactSet(torch.zeros(1, 2).double(), torch.eye(2).double(), torch.tensor([0]))
+    learned = learn(facts, cross_entropy, ridge=1.0)
+    assert learned.distance == 0
+    assert not learned.W.any()
+
+
+@pytest.mark.parametrize(
+    ("scale", "ridge", "start"), [(1e-170, 1e-20, 1e-148), (1.0, 1e-165, 1e160)]
+)
+def test_underflow_and_overflow_certify_nothing(scale, ridge, start):
+    facts = FactSet(scale * FACTS.keys, FACTS.values, FACTS.targets)
+    with pytest.raises(NotConverged):
+        learn(facts, pairwise, ridge=ridge, start=torch.full((4, 4), start, dtype=torch.float64))
+
+
+def test_a_ridge_below_rounding_is_an_error():
+    with pytest.raises(NotConverged):
+        learn(gaussian_facts(10, 6, generator=generator(2, 10)), pairwise, ridge=1e-18)
+
+
 def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="max_iterations must be at least 0; got -1"):
+        learn(FACTS, cross_entropy, ridge=1.0, max_iterations=-1)
+    with pytest.raises(ValueError, match=r"start must be finite, of shape \(4, 4\)"):
+        learn(FACTS, cross_entropy, ridge=1.0, start=torch.full((4, 4), torch.nan).double())
+
     with pytest.raises(ValueError, match="ridge must be finite and > 0"):
         learn(FACTS, cross_entropy, ridge=0.0)
     d = int(DENSE_LIMIT**0.5) + 1

@@ -180,6 +180,20 @@ def test_inconsistent_values_cannot_be_fitted():
         stores.consistency_residual(keys, 0 * values)
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e-30, 1e154, 1e200])
+def test_stores_do_not_depend_on_the_scale_of_the_keys(scale):
+    keys, values = pairs(5, 8)
+    W = stores.least_squares_store(scale * keys, values)
+    close(scale * W, stores.least_squares_store(keys, values))
+    assert not stores.least_squares_store(0 * keys, values).any()
+    assert stores.consistency_residual(keys, scale * values) < 1e-12
+
+
+def test_crosstalk_survives_keys_of_different_sizes():
+    keys = torch.tensor([[1e5, 0], [1e-3, 1]], dtype=torch.float64)
+    close(stores.outer_product_crosstalk(keys), torch.full((2,), 1e4, dtype=torch.float64))
+
+
 def test_spherical_keys_have_crosstalk_m_minus_1_over_d():
     d, F = 16, 400
     energies = [

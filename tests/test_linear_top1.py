@@ -82,8 +82,8 @@ def test_a_repair_is_what_it_says():
         ({"reserve": 0.0}, "reserve must leave a coordinate on each side of 6; got 0.0"),
         ({"reserve": 0.99}, "reserve must leave a coordinate on each side of 6; got 0.99"),
         ({"gamma": 0.5}, r"gamma must be in \(0, 1/2\); got 0.5"),
-        ({"lift": 0.0}, "lift must be > 0 and rounds >= 1; got 0.0, 1"),
-        ({"rounds": 0}, "lift must be > 0 and rounds >= 1; got 0.04, 0"),
+        ({"lift": 0.0}, "lift must be > 0 and rounds an integer >= 1; got 0.0, 1"),
+        ({"rounds": 0}, "lift must be > 0 and rounds an integer >= 1; got 0.04, 0"),
     ],
 )
 def test_repair_arguments_are_named(change, message):
@@ -136,8 +136,11 @@ def test_numbers_of_facts_solve_their_equations():
     assert n * (2 * math.log(n) - 3 * math.log(math.log(n))) == pytest.approx(2500)
     n = matched_facts(100, 4.0)
     assert 100**2 / (n * math.log(n)) == pytest.approx(4, rel=0.01)
+    assert matched_facts(10, 1e-9) > 1e8
     with pytest.raises(ValueError, match="ratio must be in"):
         matched_facts(3, 10.0)
+    with pytest.raises(ValueError, match="d must be at least 3; got 2"):
+        conjectured_number(2)
 
 
 def test_a_critical_number_lies_near_the_conjecture():

@@ -28,6 +28,9 @@ PATH_TOLERANCE = 1e-1
 MAX_REPAIRS = 20
 SHORTEST_REPAIR = 0.1
 
+#: Scales that are still proved: tables up to LARGEST, entries down to SMALLEST of the largest.
+LARGEST, SMALLEST = 1e100, 1e-30
+
 UNIT_ROUNDOFF = torch.finfo(torch.float64).eps / 2
 
 
@@ -62,32 +65,43 @@ def decide(facts: FactSet) -> Decision:
 
     Returns:
         A decision; ``feasible`` is None where all proofs fail, as they may within rounding of
-        the boundary, or where the inequalities that contradict each other do not span the
-        matrices (keys in a subspace; sometimes by chance in dimensions below ten).
+        the boundary, where the inequalities that contradict each other do not span the matrices
+        (keys in a subspace; sometimes by chance in dimensions below ten), or where entries span
+        more than thirty orders of magnitude.
 
     Raises:
         ValueError: the facts are not float64 or too large.
 
     Source: Barnfield et al., Section 2.3 for the alternative and for the repair of weights.
     """
-    if facts.keys.dtype != torch.float64:
-        raise ValueError(f"facts must be float64; got {facts.keys.dtype}")
+    check_double(facts)
     if (weights := _contradiction(facts)) is not None:
         return Decision(False, weights=weights)
-    decision = _follow_path(facts)
+    scaled = _normalised(facts)
+    if scaled is None:
+        return Decision(None)
+    decision = _follow_path(scaled.facts)
     if decision.feasible is None:
-        decision = _lost_fact(facts) or decision
+        decision = _lost_fact(scaled.facts) or decision
+    if decision.weights is not None:
+        return Decision(False, weights=decision.weights / scaled.key_scales[:, None])
     return decision
 
 
 def proves_feasible(facts: FactSet, W: Float[Tensor, "d_v d"]) -> bool:
     """Whether W stores every fact, by margins that rounding errors cannot have made up.
 
-    A computed score is off by at most gamma |v| |W|_F |k|, with Higham's gamma of d + d_v + 2
-    operations.
+    After scaling (see :func:`_normalised`) a computed score is off by at most
+    gamma |v| |W|_F |k|, with Higham's gamma of d + d_v + 2 operations.
+
+    Raises:
+        ValueError: facts or W are not float64.
     """
-    if not W.isfinite().all():
+    check_double(facts, W)
+    scaled, W = _normalised(facts), _scaled_table(W)
+    if scaled is None or W is None:
         return False
+    facts = scaled.facts
     scale = facts.values.norm(dim=1).max() * W.norm() * facts.keys.norm(dim=1)
     slack = 2 * _gamma(sum(W.shape) + 2) * scale
     return bool((retrieve(linear_memory(W), facts).margins > slack).all())
@@ -104,15 +118,32 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
     (its own backward error included). If every weighted A_ij is exactly zero, so is S, and
     nothing else is needed. If the weights belong to a single fact, its key drops out, and the
     condition is that of its value alone.
+
+    All of this holds for numbers that neither overflow nor underflow. So keys, values and weights
+    are first scaled by powers of two, which changes no proof, and refused if they still span too
+    many orders of magnitude; weights that are negligible are dropped, which leaves a certificate
+    of its own to be checked.
+
+    Raises:
+        ValueError: facts or weights are not float64.
     """
+    check_double(facts, weights)
     if weights.shape != (len(facts), len(facts.values)):
         return False
-    if not weights.isfinite().all() or (weights < 0).any() or not weights.sum() > 0:
+    if not weights.isfinite().all() or (weights < 0).any():
         return False
     if (weights.gather(1, facts.targets[:, None]) != 0).any():
         return False  # A_ij = 0 for the target itself: such a weight proves nothing
     if not weights[~_impossible(facts)].any():
-        return True  # every weighted inequality reads 0 > 0
+        return bool(weights.any())  # every weighted inequality reads 0 > 0
+    scaled = _normalised(facts)
+    if scaled is None:
+        return False
+    facts, weights = scaled.facts, weights * scaled.key_scales[:, None]
+    weights = weights / weights.max()
+    if not weights.isfinite().all():
+        return False
+    weights = torch.where(weights < SMALLEST, 0.0, weights)
     rows = weights.any(1).nonzero().flatten()
     if len(rows) == 1 and facts.keys.shape != (1, 1):
         return proves_infeasible(_alone(facts, rows.item()), weights[rows])
@@ -125,11 +156,46 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
     mass, square_mass = (weights * sizes).sum() * inflate, (weights * sizes**2).sum() * inflate
     remainder = _weighted_sum(facts, weights).norm() * inflate + _gamma(2 * F + 2 * N + 8) * mass
     rounding = _gamma(2 * F + 4 * N + 16) * square_mass + _gamma(2 * d * d_v + 8) * square_mass
-    shift = 2 * (largest * remainder + rounding)
     gram = _gram(facts, weights)
-    gram.diagonal().sub_(shift)
+    gram.diagonal().sub_(2 * (largest * remainder + rounding))
     _, failed = torch.linalg.cholesky_ex(gram)
-    return failed.item() == 0
+    return bool(gram.isfinite().all()) and failed.item() == 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled:
+    """Facts with every key and the table of values scaled by powers of two to order one.
+
+    Scaling changes no proof. Every nonzero entry is between SMALLEST and 1.
+    """
+
+    facts: FactSet
+    key_scales: Float[Tensor, " F"]
+
+
+def _normalised(facts: FactSet) -> _Scaled | None:
+    """The scaled facts, or None if an entry is too small beside the largest, or a key zero."""
+    rows = [_scaled_table(key[None]) for key in facts.keys]
+    values = _scaled_table(facts.values)
+    if values is None or any(row is None for row in rows):
+        return None
+    keys = torch.cat(rows)
+    if len(torch.unique(keys, dim=0)) < len(keys):  # parallel keys: one scale for all
+        keys = _scaled_table(facts.keys)
+        if keys is None:
+            return None
+    # lambda_ij A_ij is unchanged if lambda grows by what the key lost.
+    scales = facts.keys.abs().amax(1) / keys.abs().amax(1)
+    return _Scaled(FactSet(keys, values, facts.targets), scales)
+
+
+def _scaled_table(table: Tensor) -> Tensor | None:
+    """The table times a power of two, its largest entry in [1/2, 1); None if that is not exact."""
+    largest = table.abs().max()
+    if not 1 / LARGEST < largest < LARGEST:
+        return None
+    table = table * 2.0 ** -torch.frexp(largest).exponent.double()
+    return None if ((table != 0) & (table.abs() < SMALLEST)).any() else table
 
 
 class Undecided(RuntimeError):
@@ -148,7 +214,12 @@ def critical_number(keys: Float[Tensor, "n d"], values: Float[Tensor, "n d_v"]) 
         Undecided: an instance on the way was not decided.
     """
 
+    if len(keys) < 2:
+        raise ValueError(f"the stream must have at least 2 pairs; got {len(keys)}")
+
     def feasible(n: int) -> bool:
+        if len(torch.unique(keys[:n], dim=0)) < n:
+            return False  # one key with two values
         targets = torch.arange(n, device=keys.device)
         answer = decide(FactSet(keys[:n], values[:n], targets)).feasible
         if answer is None:
@@ -162,6 +233,13 @@ def critical_number(keys: Float[Tensor, "n d"], values: Float[Tensor, "n d_v"]) 
         n = (low + high) // 2
         low, high = (n, high) if feasible(n) else (low, n)
     return low
+
+
+def check_double(facts: FactSet, *tables: Tensor) -> None:
+    """Raise ValueError unless all are float64; rounding is bounded for that precision."""
+    for name, table in [("facts", facts.keys), *(("the proof", t) for t in tables)]:
+        if table.dtype != torch.float64:
+            raise ValueError(f"{name} must be float64; got {table.dtype}")
 
 
 def _gamma(operations: int) -> float:

@@ -104,9 +104,7 @@ def least_squares_recall(
     Z, _, _ = compact_svd(keys)
     crosstalk = torch.empty_like(values)
     for rows in row_blocks(len(keys), len(keys)):
-        P = Z[rows] @ Z.T
-        P[torch.arange(rows.stop - rows.start), torch.arange(rows.start, rows.stop)] = 0
-        crosstalk[rows] = P @ values
+        crosstalk[rows] = _without_diagonal(Z[rows] @ Z.T, rows) @ values
     return leverage_scores(keys)[:, None] * values, crosstalk
 
 
@@ -115,9 +113,11 @@ def outer_product_crosstalk(keys: Float[Tensor, "F d"]) -> Float[Tensor, " F"]:
 
     Source: Appendix E.
     """
-    gram = keys.T @ keys
-    energies = ((keys @ gram) * keys).sum(1)  # sum over all i of <k_i, k_j>^2
-    return energies - (keys**2).sum(1) ** 2
+    energies = torch.empty_like(keys[:, 0])
+    for rows in row_blocks(len(keys), len(keys)):
+        overlaps = _without_diagonal(keys[rows] @ keys.T, rows)
+        energies[rows] = (overlaps**2).sum(1)
+    return energies
 
 
 def noise_amplification(keys: Float[Tensor, "F d"]) -> float:
@@ -142,8 +142,15 @@ def consistency_residual(keys: Float[Tensor, "F d"], values: Float[Tensor, "F d_
 
     Source: Appendix H.
     """
-    norm = values.norm()
-    if norm == 0:
+    if not values.any():
         raise ValueError("values must not all be zero")
     Z, _, _ = compact_svd(keys)
-    return ((values - Z @ (Z.T @ values)).norm() / norm).item()
+    values = values / values.abs().max()
+    return ((values - Z @ (Z.T @ values)).norm() / values.norm()).item()
+
+
+def _without_diagonal(block: Tensor, rows: slice) -> Tensor:
+    """A block of rows of a square matrix, its diagonal entries set to zero."""
+    own = torch.arange(rows.start, rows.stop)
+    block[own - rows.start, own] = 0
+    return block

@@ -82,8 +82,8 @@ def sparse_repair(
         raise ValueError(f"reserve must leave a coordinate on each side of {d}; got {reserve}")
     if not 0 < gamma < 0.5:
         raise ValueError(f"gamma must be in (0, 1/2); got {gamma}")
-    if not lift > 0 or rounds < 1:
-        raise ValueError(f"lift must be > 0 and rounds >= 1; got {lift}, {rounds}")
+    if not lift > 0 or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"lift must be > 0 and rounds an integer >= 1; got {lift}, {rounds}")
     main = d - reserved
     base = torch.zeros(d, d).to(facts.keys)
     base[:main, :main] = (d / main) ** 2 * outer_product_store(
@@ -96,8 +96,9 @@ def sparse_repair(
     gains = (keys**2).sum(1) * (answers**2).sum(1)
     lifts = lift * deficient.to(facts.keys)
     for last in [False] * (rounds - 1) + [True]:
+        weights = torch.where(gains > 0, lifts / gains, 0.0)
         W = base.clone()
-        W[main:, main:] = outer_product_store(keys * (lifts / gains)[:, None], answers)
+        W[main:, main:] = outer_product_store(keys * weights[:, None], answers)
         after = retrieve(linear_memory(W), facts)
         if not last:
             lifts = lifts + (gamma - after.margins).clamp(min=0)
@@ -109,8 +110,13 @@ def conjectured_number(d: int) -> float:
 
     Conjecture 1 without its remainder.
 
+    Raises:
+        ValueError: d is below 3 or not finite.
+
     Source: Barnfield et al., eq. 22.
     """
+    if not 3 <= d < math.inf:
+        raise ValueError(f"d must be at least 3; got {d}")
     return brentq(lambda n: n * (2 * math.log(n) - 3 * math.log(math.log(n))) - d * d, 3, d**4)
 
 
@@ -158,11 +164,11 @@ def matched_facts(d: int, ratio: float) -> int:
     """The number of facts n, rounded, at which d^2 / (n log n) is ``ratio``.
 
     Raises:
-        ValueError: ratio or d is so that n would be below 3.
+        ValueError: d is below 1, or ratio is so that n would be below 3.
     """
-    if not 0 < ratio <= d * d / (3 * math.log(3)):
+    if d < 1 or not 0 < ratio <= d * d / (3 * math.log(3)):
         raise ValueError(f"ratio must be in (0, d^2 / (3 log 3)]; got {ratio} for d = {d}")
-    return round(brentq(lambda n: ratio * n * math.log(n) - d * d, 1.5, d**4 + 10))
+    return round(brentq(lambda n: ratio * n * math.log(n) - d * d, 2.9, max(4, d * d / ratio)))
 
 
 def facts_lost(d: int, ratio: float, *stream: int, rounds: int = 0) -> int:
