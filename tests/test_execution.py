@@ -100,7 +100,7 @@ def test_normalising_drops_what_differs_between_runs():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "98"], "no chapter '98'; there are 05_facts_and_margins, "),
+        (["run", "98"], "no chapter '98'; there are 01_linear_memory, "),
         (["run", "05", "--preset", "../presets/smoke"], "no preset '../presets/smoke'"),
         (["run", "05", "--preset", ""], "no preset ''"),
         (["run", "05", "-p", "d-v", "3"], "'d-v' cannot be the name of a parameter"),
