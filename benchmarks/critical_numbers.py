@@ -1,7 +1,7 @@
 """Exact critical numbers of facts, certified on both sides, for the larger dimensions of chapter 2.
 
     OMP_NUM_THREADS=1 python benchmarks/critical_numbers.py 10 14 20 24 30 36 40 48 --seeds 8
-    OMP_NUM_THREADS=1 python benchmarks/critical_numbers.py 60 --seeds 2
+    OMP_NUM_THREADS=1 python benchmarks/critical_numbers.py 60 --seeds 3
 
 add to notebooks/data/critical_numbers.csv what is not there yet. A seed takes 5 seconds in
 dimension 30, a minute in dimension 48 and five minutes in dimension 60 on one core.

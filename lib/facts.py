@@ -39,7 +39,7 @@ class FactSet:
 
     def __post_init__(self) -> None:
         for name, table in (("keys", self.keys), ("values", self.values)):
-            _check_embeddings(name, table)
+            check_embeddings(name, table)
         if self.keys.dtype != self.values.dtype:
             raise ValueError(
                 f"keys and values must share one dtype; got {self.keys.dtype} "
@@ -110,8 +110,8 @@ def spike(
 
     Source: Garcia et al., Appendix A.3.2.
     """
-    _check_embeddings("embeddings", embeddings)
-    _check_embeddings("direction", direction[None])
+    check_embeddings("embeddings", embeddings)
+    check_embeddings("direction", direction[None])
     if not 0 <= strength < float("inf"):
         raise ValueError(f"strength must be finite and >= 0; got {strength}")
     if not direction.any():
@@ -142,7 +142,7 @@ def ill_condition(
 
     Source: Dugan et al., Appendix A.1.1.
     """
-    _check_embeddings("embeddings", embeddings)
+    check_embeddings("embeddings", embeddings)
     eps = torch.finfo(embeddings.dtype).eps
     if not 1 <= condition_number < 1 / (4 * eps):
         raise ValueError(
@@ -290,7 +290,8 @@ def _check_size(**sizes: int) -> None:
             raise ValueError(f"{name} must be at least 1; got {size}")
 
 
-def _check_embeddings(name: str, table: Tensor) -> None:
+def check_embeddings(name: str, table: Tensor) -> None:
+    """Raise ValueError unless the table is a nonempty, floating-point, finite matrix."""
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"{name} must be a nonempty matrix; got shape {tuple(table.shape)}")
     if not table.is_floating_point():

@@ -189,6 +189,20 @@ def test_stores_do_not_depend_on_the_scale_of_the_keys(scale):
     assert stores.consistency_residual(keys, scale * values) < 1e-12
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("store", [stores.outer_product_store, stores.least_squares_store])
+def test_pairs_are_checked(store):
+    keys, values = pairs(5, 8)
+    with pytest.raises(ValueError, match="keys must be finite; row 0, column 0 is nan"):
+        store(keys * torch.nan, values)
+    with pytest.raises(ValueError, match="values must be finite"):
+        store(keys, values / 0)
+    with pytest.raises(ValueError, match="keys and values must be as many; got 5 and 4"):
+        store(keys, values[:4])
+    with pytest.raises(ValueError, match="keys must be a nonempty matrix"):
+        store(keys[:0], values[:0])
+
+
 def test_crosstalk_survives_keys_of_different_sizes():
     keys = torch.tensor([[1e5, 0], [1e-3, 1]], dtype=torch.float64)
     close(stores.outer_product_crosstalk(keys), torch.full((2,), 1e4, dtype=torch.float64))

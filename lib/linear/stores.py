@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lib.decoding import Memory
+from lib.facts import check_embeddings
 from lib.numerics import compact_svd, ridge_regression, row_blocks
 
 
@@ -24,8 +25,12 @@ def outer_product_store(
 ) -> Float[Tensor, "d_v d"]:
     """W = sum_i v_i k_i^T: one matrix per pair, added up. Also called correlation matrix memory.
 
+    Raises:
+        ValueError: keys or values are empty or not finite, or their numbers differ.
+
     Source: Appendix B; Barnfield et al., Section 2.1.
     """
+    _check_pairs(keys, values)
     return values.T @ keys
 
 
@@ -37,8 +42,12 @@ def least_squares_store(
     Keys may be linearly dependent or fewer than d (singular values below RELATIVE_CUTOFF times
     the largest count as zero).
 
+    Raises:
+        ValueError: as :func:`outer_product_store`.
+
     Source: Appendix C.
     """
+    _check_pairs(keys, values)
     return ridge_regression(keys, values, 0.0)
 
 
@@ -147,6 +156,13 @@ def consistency_residual(keys: Float[Tensor, "F d"], values: Float[Tensor, "F d_
     Z, _, _ = compact_svd(keys)
     values = values / values.abs().max()
     return ((values - Z @ (Z.T @ values)).norm() / values.norm()).item()
+
+
+def _check_pairs(keys: Tensor, values: Tensor) -> None:
+    check_embeddings("keys", keys)
+    check_embeddings("values", values)
+    if len(keys) != len(values):
+        raise ValueError(f"keys and values must be as many; got {len(keys)} and {len(values)}")
 
 
 def _without_diagonal(block: Tensor, rows: slice) -> Tensor:
