@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lib.facts import FactSet, gaussian_facts
 from lib.linear import learning
-from lib.linear.learning import DENSE_LIMIT, NotConverged, cross_entropy, learn, pairwise
+from lib.linear.learning import NotConverged, cross_entropy, learn, pairwise
 from lib.numerics import generator
 
 FACTS = gaussian_facts(9, 4, generator=generator(0))
@@ -66,7 +66,19 @@ def test_a_warm_start_ends_at_the_same_minimum():
 def test_blocks_do_not_change_the_result(monkeypatch):
     whole = learn(FACTS, pairwise, ridge=1e-2, tolerance=1e-8).W
     monkeypatch.setattr(learning, "BLOCK_ENTRIES", 20)
+    monkeypatch.setattr(learning, "CACHED_ENTRIES", 20)
     torch.testing.assert_close(learn(FACTS, pairwise, ridge=1e-2, tolerance=1e-8).W, whole)
+
+
+@LOSSES
+def test_both_solvers_end_at_the_same_minimum(loss, monkeypatch):
+    newton = learn(FACTS, loss, ridge=1e-2, tolerance=1e-7)
+    monkeypatch.setattr(learning, "DENSE_LIMIT", 0)
+    lbfgs = learn(FACTS, loss, ridge=1e-2, tolerance=1e-6)
+    assert lbfgs.distance <= 1e-6
+    assert ((lbfgs.W - newton.W).norm() / newton.W.norm()).item() <= 2e-6
+    with pytest.raises(NotConverged, match="evaluations were made"):
+        learn(FACTS, loss, ridge=1e-6, max_iterations=3)
 
 
 def test_missing_the_certificate_is_an_error():
@@ -103,10 +115,6 @@ def test_arguments_are_checked():
 
     with pytest.raises(ValueError, match="ridge must be finite and > 0"):
         learn(FACTS, cross_entropy, ridge=0.0)
-    d = int(DENSE_LIMIT**0.5) + 1
-    big = gaussian_facts(3, d, generator=generator(0))
-    with pytest.raises(ValueError, match=f"d_v d must be at most {DENSE_LIMIT}"):
-        learn(big, cross_entropy, ridge=1.0)
 
 
 def test_shared_targets_and_spare_values_are_learned():

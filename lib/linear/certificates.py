@@ -61,7 +61,7 @@ def decide(facts: FactSet) -> Decision:
     before it is returned.
 
     Args:
-        facts: float64; d_v d at most ``learning.DENSE_LIMIT``.
+        facts: float64; time and memory grow like (d_v d)^3 and (d_v d)^2.
 
     Returns:
         A decision; ``feasible`` is None where all proofs fail, as they may within rounding of
@@ -70,7 +70,7 @@ def decide(facts: FactSet) -> Decision:
         more than thirty orders of magnitude.
 
     Raises:
-        ValueError: the facts are not float64 or too large.
+        ValueError: the facts are not float64.
 
     Source: Barnfield et al., Section 2.3 for the alternative and for the repair of weights.
     """

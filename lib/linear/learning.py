@@ -13,49 +13,65 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
+from scipy.optimize import minimize
 from torch import Tensor
 
 from lib.facts import FactSet
 from lib.numerics import BLOCK_ENTRIES, row_blocks
 
-#: Largest number of weights d_v d whose Hessian is formed: 2 GiB in float64.
-DENSE_LIMIT = 16_384
+#: Largest number of weights d_v d for Newton's method with a dense Hessian; L-BFGS beyond.
+DENSE_LIMIT = 4_096
+
+#: Scores of a block when only value and gradient are asked for: 2 MiB, which stay in cache.
+CACHED_ENTRIES = 2**18
+
+#: Corrections that L-BFGS keeps.
+MEMORY = 30
 
 
 @dataclass(frozen=True)
 class ListLoss:
     """A loss of the scores of a block of queries, with derivatives in the scores.
 
-    The second derivative of a query is diag(curvature) + sum_r signs_r outer_r outer_r^T.
-
     Attributes:
         value: of each query.
         gradient: in the scores.
-        curvature: diagonal part of the second derivative.
-        outer: directions of its low-rank part.
-        signs: their coefficients.
+        curvature: gives the second derivative, when it is asked for.
     """
 
     value: Float[Tensor, " b"]
     gradient: Float[Tensor, "b N"]
-    curvature: Float[Tensor, "b N"]
+    curvature: Callable[[], "Curvature"]
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """The second derivative of each query, diag(diagonal) + sum_r signs_r outer_r outer_r^T."""
+
+    diagonal: Float[Tensor, "b N"]
     outer: tuple[Float[Tensor, "b N"], ...]
     signs: tuple[float, ...]
 
 
-Loss = Callable[[Float[Tensor, "b N"], Int[Tensor, " b"]], ListLoss]
+#: A loss takes the scores and targets of a block of queries, and the rows where the block stands.
+Loss = Callable[[Float[Tensor, "b N"], Int[Tensor, " b"], slice], ListLoss]
 
 
-def cross_entropy(scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"]) -> ListLoss:
+def cross_entropy(
+    scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"], rows: slice = slice(None)
+) -> ListLoss:
     """-s_f(i) + log sum_j exp(s_j), the log-likelihood of softmax decoding."""
     target = targets[:, None]
     log_p = torch.log_softmax(scores, 1)
     p = log_p.exp()
     gradient = p.scatter_add(1, target, -torch.ones_like(p[:, :1]))
-    return ListLoss(-log_p.gather(1, target).squeeze(1), gradient, p, (p,), (-1.0,))
+    value = -log_p.gather(1, target).squeeze(1)
+    return ListLoss(value, gradient, lambda: Curvature(p, (p,), (-1.0,)))
 
 
-def pairwise(scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"]) -> ListLoss:
+def pairwise(
+    scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"], rows: slice = slice(None)
+) -> ListLoss:
     """sum_{j != f(i)} psi(s_f(i) - s_j) with psi(t) = sqrt(1 + t^2) - t.
 
     A convex loss of every single margin t. Its slope falls off only like t^-2, where that of the
@@ -66,15 +82,14 @@ def pairwise(scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"]) -> ListLo
     r = torch.hypot(torch.ones_like(margins), margins)
     losses = torch.where(margins > 0, 1 / (r + margins), r - margins).scatter(1, target, 0.0)
     slopes = losses / r
-    bends = (r**-3).scatter(1, target, 0.0)
-    own = torch.zeros_like(bends).scatter(1, target, 1.0)
-    return ListLoss(
-        losses.sum(1),
-        slopes - own * slopes.sum(1, keepdim=True),
-        bends + own * bends.sum(1, keepdim=True),
-        (bends + own, bends - own),
-        (-0.5, 0.5),
-    )
+    own = torch.zeros_like(slopes).scatter(1, target, 1.0)
+
+    def curvature() -> Curvature:
+        bends = (r**-3).scatter(1, target, 0.0)
+        diagonal = bends + own * bends.sum(1, keepdim=True)
+        return Curvature(diagonal, (bends + own, bends - own), (-0.5, 0.5))
+
+    return ListLoss(losses.sum(1), slopes - own * slopes.sum(1, keepdim=True), curvature)
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ class Learned:
         distance: upper bound on |W - W*|_F / |W|_F, for the gradient as computed. Its rounding
             error, some 1e-16 of the sum of |k_i| |v_j| over the scores that matter, divided by
             the ridge, comes on top.
-        iterations: Newton steps taken.
+        iterations: Newton steps taken, or evaluations made by L-BFGS.
     """
 
     W: Float[Tensor, "d_v d"]
@@ -108,9 +123,9 @@ def learn(
     tolerance: float = 1e-4,
     start: Float[Tensor, "d_v d"] | None = None,
     stop: Callable[[Float[Tensor, "d_v d"]], bool] | None = None,
-    max_iterations: int = 200,
+    max_iterations: int | None = None,
 ) -> Learned:
-    """Minimise the regularised loss by Newton's method with a dense Hessian.
+    """Minimise the regularised loss, by Newton's method or, if large, by L-BFGS.
 
     Args:
         facts: keys, values, targets; float64.
@@ -119,11 +134,10 @@ def learn(
         tolerance: relative distance |W - W*|_F / |W|_F that the answer must certify.
         start: first iterate, zero by default.
         stop: end early, without a certificate, once this holds of an iterate.
-        max_iterations: Newton steps before giving up.
+        max_iterations: steps before giving up; by default 200 of Newton or 5000 of L-BFGS.
 
     Raises:
-        ValueError: ridge is not positive, start has another shape, max_iterations is negative, or
-            d_v d is above DENSE_LIMIT.
+        ValueError: ridge is not positive, start has another shape, or max_iterations is negative.
         NotConverged: max_iterations or the precision of float64 was reached first.
 
     Source: Barnfield et al., eq. 21 (Section 2.4) for the cross entropy.
@@ -131,13 +145,16 @@ def learn(
     shape = (facts.values.shape[1], facts.keys.shape[1])
     if not 0 < ridge < float("inf"):
         raise ValueError(f"ridge must be finite and > 0; got {ridge}")
-    if shape[0] * shape[1] > DENSE_LIMIT:
-        raise ValueError(f"d_v d must be at most {DENSE_LIMIT}; got {shape[0] * shape[1]}")
     if start is not None and (start.shape != shape or not start.isfinite().all()):
         raise ValueError(f"start must be finite, of shape {shape}; got {tuple(start.shape)}")
+    dense = shape[0] * shape[1] <= DENSE_LIMIT
+    if max_iterations is None:
+        max_iterations = 200 if dense else 5000
     if max_iterations < 0:
         raise ValueError(f"max_iterations must be at least 0; got {max_iterations}")
     W = torch.zeros(shape).to(facts.keys) if start is None else start.clone()
+    if not dense:
+        return _limited_memory(W, facts, loss, ridge, tolerance, stop, max_iterations)
     value, gradient = _objective(W, facts, loss, ridge)
     for iteration in range(max_iterations + 1):
         distance = _relative_distance(value, gradient, W, ridge)
@@ -163,6 +180,47 @@ def learn(
     raise NotConverged(_excuse(distance, tolerance, f"{max_iterations} Newton steps were taken"))
 
 
+def _limited_memory(
+    W: Tensor,
+    facts: FactSet,
+    loss: Loss,
+    ridge: float,
+    tolerance: float,
+    stop: Callable[[Tensor], bool] | None,
+    max_iterations: int,
+) -> Learned:
+    """SciPy's L-BFGS on the weights, the loss evaluated where the facts are."""
+    best: list[Learned] = []
+    evaluations = 0
+
+    def evaluate(flat):
+        nonlocal evaluations
+        evaluations += 1
+        at = torch.from_numpy(flat).reshape(W.shape).to(W)
+        value, gradient = _objective(at, facts, loss, ridge)
+        distance = _relative_distance(value, gradient, at, ridge)
+        if not best or distance < best[0].distance:
+            best[:] = [Learned(at.clone(), value, distance, evaluations)]
+        return value, gradient.double().cpu().numpy().ravel()
+
+    def finished(flat) -> None:
+        if best[0].distance <= tolerance or (stop is not None and stop(best[0].W)):
+            raise StopIteration
+
+    minimize(
+        evaluate,
+        W.double().cpu().numpy().ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=finished,
+        options={"maxcor": MEMORY, "maxiter": max_iterations, "maxfun": 2 * max_iterations + 2}
+        | {"ftol": 0.0, "gtol": 0.0},
+    )
+    if best[0].distance <= tolerance or (stop is not None and stop(best[0].W)):
+        return best[0]
+    raise NotConverged(_excuse(best[0].distance, tolerance, f"{evaluations} evaluations were made"))
+
+
 def _relative_distance(value: float, gradient: Tensor, W: Tensor, ridge: float) -> float:
     """|gradient| / (ridge |W|): 0 at a stationary point, infinite where it cannot be told."""
     if not gradient.any():
@@ -177,15 +235,15 @@ def _excuse(distance: float, tolerance: float, why: str) -> str:
     return f"relative distance {distance:.1e} was certified, {tolerance:.1e} asked for: {why}"
 
 
-def _blocks(W: Tensor, facts: FactSet, loss: Loss, entries: int = BLOCK_ENTRIES):
+def _blocks(W: Tensor, facts: FactSet, loss: Loss, entries: int):
     for rows in row_blocks(len(facts), len(facts.values), entries=entries):
         keys = facts.keys[rows]
-        yield keys, loss(keys @ W.T @ facts.values.T, facts.targets[rows])
+        yield keys, loss(keys @ W.T @ facts.values.T, facts.targets[rows], rows)
 
 
 def _objective(W: Tensor, facts: FactSet, loss: Loss, ridge: float) -> tuple[float, Tensor]:
     value, gradient = 0.5 * ridge * (W**2).sum(), ridge * W
-    for keys, terms in _blocks(W, facts, loss):
+    for keys, terms in _blocks(W, facts, loss, CACHED_ENTRIES):
         value = value + terms.value.sum()
         gradient = gradient + (terms.gradient @ facts.values).T @ keys
     return value.item(), gradient
@@ -196,8 +254,9 @@ def _hessian(W: Tensor, facts: FactSet, loss: Loss) -> Float[Tensor, "D D"]:
     hessian = 0
     entries = BLOCK_ENTRIES // facts.values.shape[1]
     for keys, terms in _blocks(W, facts, loss, entries):
-        moments = second_moments(terms.curvature, facts.values)
-        for sign, outer in zip(terms.signs, terms.outer, strict=True):
+        curvature = terms.curvature()
+        moments = second_moments(curvature.diagonal, facts.values)
+        for sign, outer in zip(curvature.signs, curvature.outer, strict=True):
             mean = outer @ facts.values
             moments = moments + sign * mean[:, :, None] * mean[:, None, :]
         hessian = hessian + kronecker_sum(moments, keys)

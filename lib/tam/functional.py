@@ -12,11 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lib.linear.learning import ListLoss, Loss
+from lib.linear.learning import Curvature, ListLoss, Loss
 from lib.tam.phases import check_tail_fraction
 
 #: Steps of the threshold's root finding; bisection alone would need about 60.
 MAX_STEPS = 100
+
+#: Relative change of a threshold at which the search ends.
+PRECISION = 1e-13
 
 
 def tail_size(m: int, r: float) -> int:
@@ -43,31 +46,42 @@ def tail_average(x: Float[Tensor, "b m"], k: int) -> Float[Tensor, " b"]:
     return x.topk(k, dim=1).values.mean(1)
 
 
-def smoothed_threshold(x: Float[Tensor, "b m"], k: int, beta: float) -> Float[Tensor, " b"]:
+def smoothed_threshold(
+    x: Float[Tensor, "b m"], k: int, beta: float, *, start: Float[Tensor, " b"] | None = None
+) -> Float[Tensor, " b"]:
     """The mu of each row with sum_j sigma(beta (x_j - mu)) = k, for k < m.
 
-    Newton's method, kept inside a bracket that every step shrinks.
+    Newton's method, kept inside a bracket that every step shrinks. From a good start it takes two
+    passes over the scores.
 
     Raises:
         ValueError: k is not in [1, m - 1], beta is not positive, or an entry is not finite.
     """
     _check_scores(x, k)
     _check_smoothing(beta)
-    m = x.shape[1]
-    if k == m:
-        raise ValueError(f"k must be below m = {m}; the threshold of the mean is minus infinity")
+    if k == x.shape[1]:
+        raise ValueError(f"k must be below m = {k}; the threshold of the mean is minus infinity")
+    return _threshold(x, x.amin(1), k, x.shape[1], beta, start)
+
+
+def _threshold(
+    x: Tensor, smallest: Tensor, k: int, m: int, beta: float, start: Tensor | None
+) -> Tensor:
+    """As :func:`smoothed_threshold`, for rows that may hold entries of minus infinity besides m."""
     odds = math.log(k / (m - k)) / beta
-    low, high = x.amin(1) - odds, x.amax(1) - odds
-    mu = x.topk(min(k + 1, m), dim=1).values[:, -1].clamp(low, high)
+    low, high = smallest - odds, x.amax(1) - odds
+    mu = (low + high) / 2 if start is None else start.clamp(low, high)
+    q = torch.empty_like(x)  # one buffer for all passes
     for _ in range(MAX_STEPS):
-        q = torch.sigmoid(beta * (x - mu[:, None]))
-        excess = q.sum(1) - k
+        torch.sub(x, mu[:, None], out=q).mul_(beta).sigmoid_()
+        total = q.sum(1)
+        excess = total - k
         low = torch.where(excess > 0, mu, low)
         high = torch.where(excess > 0, high, mu)
-        step = mu + excess / (beta * (q * (1 - q)).sum(1))
+        step = mu + excess / (beta * (total - torch.linalg.vector_norm(q, dim=1) ** 2))
         inside = (step > low) & (step < high)  # false for NaN, where the slope vanishes
         following = torch.where(inside, step, (low + high) / 2)
-        done = (following - mu).abs() <= 4 * torch.finfo(x.dtype).eps * (mu.abs() + 1 / beta)
+        done = (following - mu).abs() <= PRECISION * (mu.abs() + 1 / beta)
         mu = following
         if done.all():
             break
@@ -109,40 +123,48 @@ def tail_average_loss(r: float, beta: float) -> Loss:
     check_tail_fraction(r)
     _check_smoothing(beta)
 
-    def loss(scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"]) -> ListLoss:
-        b, N = scores.shape
-        k = tail_size(N - 1, r)
-        own = torch.zeros(b, N, dtype=torch.bool, device=scores.device)
-        own.scatter_(1, targets[:, None], True)
-        competitors = scores[~own].reshape(b, N - 1)
-        right = scores[own]
-        if k == N - 1:
-            level = competitors.mean(1)
-            pull, bend = torch.full_like(competitors, 1 / k), torch.zeros_like(competitors)
+    thresholds: dict[int, Tensor] = {}  # of each block, where the next search starts
+
+    def loss(
+        scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"], rows: slice = slice(0, 0)
+    ) -> ListLoss:
+        m = scores.shape[1] - 1
+        k = tail_size(m, r)
+        target = targets[:, None]
+        right = scores.gather(1, target).squeeze(1)
+        x = scores.scatter(1, target, -torch.inf)  # competitors; the target weighs nothing
+        if k == m:
+            level = (scores.sum(1) - right) / m
+            pull = torch.full_like(scores, 1 / m).scatter(1, target, 0.0)
+            q = pull
         else:
-            mu = smoothed_threshold(competitors, k, beta)
-            shifted = competitors - mu[:, None]
-            level = mu + _hinge(shifted, beta).sum(1) / k
-            q = torch.sigmoid(beta * shifted)
-            pull, bend = q / k, beta / k * q * (1 - q)
+            start = thresholds.get(rows.start)
+            if start is not None and start.shape != right.shape:
+                start = None
+            mu = _threshold(x, scores.amin(1), k, m, beta, start)
+            thresholds[rows.start] = mu
+            shifted = beta * (x - mu[:, None])
+            q = torch.sigmoid(shifted)
+            # log(1 + e^t) = max(t, 0) - log max(sigma(t), 1 - sigma(t)), with no exponential
+            tails = shifted.clamp(min=0).sum(1) - torch.maximum(q, 1 - q).log_().sum(1)
+            level = mu + tails / (beta * k)
+            pull = q / k
         slope = torch.sigmoid(level - right)
-        mass = bend.sum(1).clamp(min=torch.finfo(scores.dtype).tiny)
 
-        def spread(at_competitors: Tensor, at_target: float) -> Tensor:
-            full = torch.full_like(scores, at_target)
-            full[~own] = at_competitors.reshape(-1)
-            return full
+        def curvature() -> Curvature:
+            bend = torch.zeros_like(q) if k == m else beta / k * q * (1 - q)
+            mass = bend.sum(1).clamp(min=torch.finfo(scores.dtype).tiny)
+            return Curvature(
+                slope[:, None] * bend,
+                (
+                    (slope / mass).sqrt()[:, None] * bend,
+                    (slope * (1 - slope)).sqrt()[:, None] * pull.scatter(1, target, -1.0),
+                ),
+                (-1.0, 1.0),
+            )
 
-        return ListLoss(
-            _hinge(level - right, 1.0),
-            slope[:, None] * spread(pull, -1.0),
-            slope[:, None] * spread(bend, 0.0),
-            (
-                (slope / mass).sqrt()[:, None] * spread(bend, 0.0),
-                (slope * (1 - slope)).sqrt()[:, None] * spread(pull, -1.0),
-            ),
-            (-1.0, 1.0),
-        )
+        gradient = slope[:, None] * pull.scatter(1, target, -1.0)
+        return ListLoss(_hinge(level - right, 1.0), gradient, curvature)
 
     return loss
 
