@@ -18,7 +18,7 @@ from lib.tam.phases import check_tail_fraction
 #: Steps of the threshold's root finding; bisection alone would need about 60.
 MAX_STEPS = 100
 
-#: Relative change of a threshold at which the search ends.
+#: Relative precision to which the thresholds' equation is solved, just above rounding.
 PRECISION = 1e-13
 
 
@@ -80,11 +80,10 @@ def _threshold(
         high = torch.where(excess > 0, high, mu)
         step = mu + excess / (beta * (total - torch.linalg.vector_norm(q, dim=1) ** 2))
         inside = (step > low) & (step < high)  # false for NaN, where the slope vanishes
-        following = torch.where(inside, step, (low + high) / 2)
-        done = (following - mu).abs() <= PRECISION * (mu.abs() + 1 / beta)
-        mu = following
-        if done.all():
+        found = (excess.abs() <= PRECISION * k) | (high - low <= PRECISION * mu.abs())
+        if found.all():
             break
+        mu = torch.where(found, mu, torch.where(inside, step, (low + high) / 2))
     return mu
 
 
@@ -133,45 +132,45 @@ def tail_average_loss(r: float, beta: float) -> Loss:
         target = targets[:, None]
         right = scores.gather(1, target).squeeze(1)
         x = scores.scatter(1, target, -torch.inf)  # competitors; the target weighs nothing
+        mu = None
         if k == m:
             level = (scores.sum(1) - right) / m
-            pull = torch.full_like(scores, 1 / m).scatter(1, target, 0.0)
-            q = pull
+            q = torch.ones_like(scores)
         else:
             start = thresholds.get(rows.start)
             if start is not None and start.shape != right.shape:
                 start = None
             mu = _threshold(x, scores.amin(1), k, m, beta, start)
             thresholds[rows.start] = mu
-            shifted = beta * (x - mu[:, None])
-            q = torch.sigmoid(shifted)
-            # log(1 + e^t) = max(t, 0) - log max(sigma(t), 1 - sigma(t)), with no exponential
-            tails = shifted.clamp(min=0).sum(1) - torch.maximum(q, 1 - q).log_().sum(1)
-            level = mu + tails / (beta * k)
-            pull = q / k
+            shifted = x - mu[:, None]
+            level = mu + _hinge(shifted, beta).sum(1) / k
+            q = shifted.mul_(beta).sigmoid_()
         slope = torch.sigmoid(level - right)
+        gradient = q.mul_((slope / k)[:, None]).scatter_(1, target, -slope[:, None])
 
         def curvature() -> Curvature:
-            bend = torch.zeros_like(q) if k == m else beta / k * q * (1 - q)
-            mass = bend.sum(1).clamp(min=torch.finfo(scores.dtype).tiny)
+            tiny = torch.finfo(scores.dtype).tiny
+            pull = gradient / slope.clamp(min=tiny)[:, None]  # derivative of level - right
+            q = (k * pull).scatter(1, target, 0.0)
+            bend = torch.zeros_like(q) if mu is None else beta / k * q * (1 - q)
+            mass = bend.sum(1).clamp(min=tiny)
             return Curvature(
                 slope[:, None] * bend,
                 (
                     (slope / mass).sqrt()[:, None] * bend,
-                    (slope * (1 - slope)).sqrt()[:, None] * pull.scatter(1, target, -1.0),
+                    (slope * (1 - slope)).sqrt()[:, None] * pull,
                 ),
                 (-1.0, 1.0),
             )
 
-        gradient = slope[:, None] * pull.scatter(1, target, -1.0)
         return ListLoss(_hinge(level - right, 1.0), gradient, curvature)
 
     return loss
 
 
 def _hinge(t: Tensor, beta: float) -> Tensor:
-    """phi_beta(t), exact where torch's softplus switches to its asymptote."""
-    return torch.logaddexp(beta * t, torch.zeros_like(t)) / beta
+    """phi_beta(t); beyond 36 / beta it is t to the last digit of float64."""
+    return torch.nn.functional.softplus(t, beta=beta, threshold=36)
 
 
 def _check_scores(x: Tensor, k: int) -> None:
