@@ -14,6 +14,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from lib.chapter import data
+from lib.files import replacing
 from lib.linear.top1 import facts_lost, matched_facts
 
 RATIOS = np.geomspace(4, 16, 12).round(3)
@@ -36,10 +37,8 @@ def main() -> None:
                 "share_lost": np.mean(lost) / matched_facts(d, ratio),
             }
         )
-    path = data("cmm_retrieval.csv")
-    partial = path.with_suffix(".partial")
-    pd.DataFrame(rows).to_csv(partial, index=False, float_format="%.6g")
-    partial.replace(path)
+    with replacing(data("cmm_retrieval.csv")) as partial:
+        pd.DataFrame(rows).to_csv(partial, index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from lib.chapter import data
+from lib.files import replacing
 from lib.linear.top1 import critical_number_of_seed
 
 
@@ -28,9 +29,8 @@ def main() -> None:
     for d, seed in tqdm([job for job in wanted if job not in done], disable=None):
         rows.append({"d": d, "seed": seed, "n_c": critical_number_of_seed(d, seed)})
         frame = pd.DataFrame(rows).sort_values(["d", "seed"])
-        partial = path.with_suffix(".partial")
-        frame.to_csv(partial, index=False)
-        partial.replace(path)
+        with replacing(path) as partial:
+            frame.to_csv(partial, index=False)
     print(pd.read_csv(path).groupby("d")["n_c"].describe())
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from lib.chapter import data
+from lib.files import replacing
 from lib.linear.top1 import facts_lost, matched_facts
 
 RATIOS = (8.0, 7.0, 6.0, 5.0, 4.5, 4.0)
@@ -35,10 +36,8 @@ def main() -> None:
         }
         facts = matched_facts(d, ratio)
         rows.append({"d": d, "ratio": ratio, "facts": facts, "draws": options.draws} | lost)
-    path = data("sparse_repair.csv")
-    partial = path.with_suffix(".partial")
-    pd.DataFrame(rows).to_csv(partial, index=False, float_format="%.6g")
-    partial.replace(path)
+    with replacing(data("sparse_repair.csv")) as partial:
+        pd.DataFrame(rows).to_csv(partial, index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from papermill.iorw import read_yaml_file
 from traitlets.config import Config
 
 from lib import claims
+from lib.files import replacing
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -115,12 +116,8 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 def write(notebook: NotebookNode, path: Path) -> None:
     """Write a notebook so that the file is there complete, or as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    try:
+    with replacing(path) as partial:
         nbformat.write(notebook, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def recorded_claims(notebook: NotebookNode) -> list[dict]:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lib.files import replacing
+
 GATES = {
     "identity": lambda t: t,
     "relu": nn.functional.relu,
@@ -72,13 +74,8 @@ class GatedMLP(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write weights and gate to one file, which is complete or as it was before."""
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        try:
+        with replacing(Path(path)) as partial:
             torch.save({"gate": self.gate, "weights": self.state_dict()}, partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> "GatedMLP":

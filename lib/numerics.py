@@ -45,6 +45,14 @@ def row_blocks(rows: int, columns: int, *, entries: int = BLOCK_ENTRIES) -> Iter
         yield slice(start, min(start + step, rows))
 
 
+def take_diagonal(block: Float[Tensor, "b F"], rows: slice) -> Float[Tensor, " b"]:
+    """The diagonal entries in a block of rows of a square matrix, which are set to zero there."""
+    diagonal = block.diagonal(rows.start)
+    taken = diagonal.clone()
+    diagonal.zero_()
+    return taken
+
+
 def compact_svd(
     matrix: Float[Tensor, "n m"], *, cutoff: float = RELATIVE_CUTOFF
 ) -> tuple[Float[Tensor, "n r"], Float[Tensor, " r"], Float[Tensor, "r m"]]:

@@ -20,6 +20,7 @@ from lib.numerics import (
     check_ridge,
     ridge_regression,
     row_blocks,
+    take_diagonal,
     whitener,
 )
 
@@ -187,8 +188,6 @@ def signal_and_crosstalk(
     for rows in row_blocks(F, F, entries=entries):
         difference = facts.answers[rows] - facts.values[retrieval.competitors[rows]]
         votes = kernel(facts.keys[rows], facts.keys) * (difference @ facts.answers.T)
-        own = torch.arange(rows.start, rows.stop)
-        signal[rows] = votes[own - rows.start, own]
-        votes[own - rows.start, own] = 0
+        signal[rows] = take_diagonal(votes, rows)
         crosstalk[rows] = votes.sum(1)
     return signal, crosstalk

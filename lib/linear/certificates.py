@@ -175,11 +175,9 @@ class _Scaled:
 
 def _normalised(facts: FactSet) -> _Scaled | None:
     """The scaled facts, or None if an entry is too small beside the largest, or a key zero."""
-    rows = [_scaled_table(key[None]) for key in facts.keys]
-    values = _scaled_table(facts.values)
-    if values is None or any(row is None for row in rows):
+    keys, values = _scaled_table(facts.keys, over=1), _scaled_table(facts.values)
+    if keys is None or values is None:
         return None
-    keys = torch.cat(rows)
     if len(torch.unique(keys, dim=0)) < len(keys):  # parallel keys: one scale for all
         keys = _scaled_table(facts.keys)
         if keys is None:
@@ -189,12 +187,15 @@ def _normalised(facts: FactSet) -> _Scaled | None:
     return _Scaled(FactSet(keys, values, facts.targets), scales)
 
 
-def _scaled_table(table: Tensor) -> Tensor | None:
-    """The table times a power of two, its largest entry in [1/2, 1); None if that is not exact."""
-    largest = table.abs().max()
-    if not 1 / LARGEST < largest < LARGEST:
+def _scaled_table(table: Tensor, *, over: int | tuple[int, ...] = (0, 1)) -> Tensor | None:
+    """The table, or each row (over=1), times a power of two, its largest entry in [1/2, 1).
+
+    None if that is not exact.
+    """
+    largest = table.abs().amax(over, keepdim=True)
+    if not ((largest > 1 / LARGEST) & (largest < LARGEST)).all():
         return None
-    table = table * 2.0 ** -torch.frexp(largest).exponent.double()
+    table = table * (torch.frexp(largest).mantissa / largest)
     return None if ((table != 0) & (table.abs() < SMALLEST)).any() else table
 
 

@@ -267,9 +267,8 @@ def second_moments(
     weights: Float[Tensor, "b N"], vectors: Float[Tensor, "N p"]
 ) -> Float[Tensor, "b p p"]:
     """sum_j weights_ij x_j x_j^T for each row of weights."""
-    N, p = vectors.shape
-    squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(N, p * p)
-    return (weights @ squares).reshape(-1, p, p)
+    p = vectors.shape[1]
+    return (weights @ _squares(vectors)).reshape(-1, p, p)
 
 
 def kronecker_sum(
@@ -278,6 +277,10 @@ def kronecker_sum(
     """sum_i M_i (x) k_i k_i^T, acting on vec of a (p, d) matrix stored by rows; D = p d."""
     b, p, _ = matrices.shape
     d = vectors.shape[1]
-    squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(b, d * d)
-    product = (matrices.reshape(b, p * p).T @ squares).reshape(p, p, d, d)
+    product = (matrices.reshape(b, p * p).T @ _squares(vectors)).reshape(p, p, d, d)
     return product.permute(0, 2, 1, 3).reshape(p * d, p * d)
+
+
+def _squares(vectors: Float[Tensor, "n p"]) -> Float[Tensor, "n P"]:
+    """x x^T of each row, itself a row of P = p^2 entries."""
+    return (vectors[:, :, None] * vectors[:, None, :]).flatten(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lib.decoding import Memory
 from lib.facts import check_embeddings
-from lib.numerics import compact_svd, ridge_regression, row_blocks
+from lib.numerics import compact_svd, ridge_regression, row_blocks, take_diagonal
 
 
 def linear_memory(W: Float[Tensor, "d_v d"]) -> Memory:
@@ -113,7 +113,9 @@ def least_squares_recall(
     Z, _, _ = compact_svd(keys)
     crosstalk = torch.empty_like(values)
     for rows in row_blocks(len(keys), len(keys)):
-        crosstalk[rows] = _without_diagonal(Z[rows] @ Z.T, rows) @ values
+        weights = Z[rows] @ Z.T
+        take_diagonal(weights, rows)
+        crosstalk[rows] = weights @ values
     return leverage_scores(keys)[:, None] * values, crosstalk
 
 
@@ -124,7 +126,8 @@ def outer_product_crosstalk(keys: Float[Tensor, "F d"]) -> Float[Tensor, " F"]:
     """
     energies = torch.empty_like(keys[:, 0])
     for rows in row_blocks(len(keys), len(keys)):
-        overlaps = _without_diagonal(keys[rows] @ keys.T, rows)
+        overlaps = keys[rows] @ keys.T
+        take_diagonal(overlaps, rows)
         energies[rows] = (overlaps**2).sum(1)
     return energies
 
@@ -163,10 +166,3 @@ def _check_pairs(keys: Tensor, values: Tensor) -> None:
     check_embeddings("values", values)
     if len(keys) != len(values):
         raise ValueError(f"keys and values must be as many; got {len(keys)} and {len(values)}")
-
-
-def _without_diagonal(block: Tensor, rows: slice) -> Tensor:
-    """A block of rows of a square matrix, its diagonal entries set to zero."""
-    own = torch.arange(rows.start, rows.stop)
-    block[own - rows.start, own] = 0
-    return block

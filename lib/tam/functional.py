@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lib.linear.learning import Curvature, ListLoss, Loss
-from lib.tam.phases import check_tail_fraction
+from lib.tam.phases import check_positive, check_tail_fraction
 
 #: Steps of the threshold's root finding; bisection alone would need about 60.
 MAX_STEPS = 100
@@ -46,28 +46,28 @@ def tail_average(x: Float[Tensor, "b m"], k: int) -> Float[Tensor, " b"]:
     return x.topk(k, dim=1).values.mean(1)
 
 
-def smoothed_threshold(
-    x: Float[Tensor, "b m"], k: int, beta: float, *, start: Float[Tensor, " b"] | None = None
-) -> Float[Tensor, " b"]:
+def smoothed_threshold(x: Float[Tensor, "b m"], k: int, beta: float) -> Float[Tensor, " b"]:
     """The mu of each row with sum_j sigma(beta (x_j - mu)) = k, for k < m.
 
-    Newton's method, kept inside a bracket that every step shrinks. From a good start it takes two
-    passes over the scores.
+    Newton's method, kept inside a bracket that every step shrinks.
 
     Raises:
         ValueError: k is not in [1, m - 1], beta is not positive, or an entry is not finite.
     """
     _check_scores(x, k)
-    _check_smoothing(beta)
+    check_positive("beta", beta)
     if k == x.shape[1]:
         raise ValueError(f"k must be below m = {k}; the threshold of the mean is minus infinity")
-    return _threshold(x, x.amin(1), k, x.shape[1], beta, start)
+    return _threshold(x, x.amin(1), k, x.shape[1], beta)
 
 
 def _threshold(
-    x: Tensor, smallest: Tensor, k: int, m: int, beta: float, start: Tensor | None
+    x: Tensor, smallest: Tensor, k: int, m: int, beta: float, start: Tensor | None = None
 ) -> Tensor:
-    """As :func:`smoothed_threshold`, for rows that may hold entries of minus infinity besides m."""
+    """As :func:`smoothed_threshold`, for rows that may hold entries of minus infinity besides m.
+
+    From a good start it takes two passes over the scores.
+    """
     odds = math.log(k / (m - k)) / beta
     low, high = smallest - odds, x.amax(1) - odds
     mu = (low + high) / 2 if start is None else start.clamp(low, high)
@@ -100,7 +100,7 @@ def smoothed_tail_average(x: Float[Tensor, "b m"], k: int, beta: float) -> Float
     Source: Barnfield et al., eqs. 28 and 29.
     """
     _check_scores(x, k)
-    _check_smoothing(beta)
+    check_positive("beta", beta)
     if k == x.shape[1]:
         return x.mean(1)
     mu = smoothed_threshold(x, k, beta)
@@ -120,7 +120,7 @@ def tail_average_loss(r: float, beta: float) -> Loss:
     Source: Barnfield et al., eq. 31.
     """
     check_tail_fraction(r)
-    _check_smoothing(beta)
+    check_positive("beta", beta)
 
     thresholds: dict[int, Tensor] = {}  # of each block, where the next search starts
 
@@ -178,8 +178,3 @@ def _check_scores(x: Tensor, k: int) -> None:
         raise ValueError(f"k must be in [1, {x.shape[1]}]; got {k}")
     if not x.isfinite().all():
         raise ValueError("scores must be finite")
-
-
-def _check_smoothing(beta: float) -> None:
-    if not 0 < beta < math.inf:
-        raise ValueError(f"beta must be positive and finite; got {beta}")

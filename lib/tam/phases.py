@@ -71,7 +71,7 @@ def satisfied_edge(alpha: float) -> float:
     Raises:
         ValueError: alpha is not positive and finite.
     """
-    check_load(alpha)
+    check_positive("alpha", alpha)
     low = -1.0
     while squared_excess(low) > 1 / alpha:
         low *= 2
@@ -99,7 +99,7 @@ def check_tail_fraction(r: float) -> None:
         raise ValueError(f"r must be in (0, 1]; got {r}")
 
 
-def check_load(alpha: float) -> None:
-    """Raise ValueError unless alpha is positive and finite."""
-    if not 0 < alpha < math.inf:
-        raise ValueError(f"alpha must be positive and finite; got {alpha}")
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError unless the value is positive and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite; got {value}")

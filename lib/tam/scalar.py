@@ -22,7 +22,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 
-from lib.tam.phases import check_load, check_tail_fraction
+from lib.tam.phases import check_positive, check_tail_fraction
 
 Array = float | np.floating | Float[np.ndarray, "..."]
 
@@ -292,13 +292,11 @@ def saddle(alpha: float, r: float, *, ridge: float, beta: float) -> Saddle:
 
     Source: Barnfield et al., Definition 3 and Proposition 10.
     """
-    check_load(alpha)
+    for name, value in (("alpha", alpha), ("ridge", ridge), ("beta", beta)):
+        check_positive(name, value)
     check_tail_fraction(r)
     if r == 1:
         raise ValueError("r must be in (0, 1); at 1 the smoothed tail average has no threshold")
-    for name, value in (("ridge", ridge), ("beta", beta)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite; got {value}")
 
     points: dict[float, Saddle] = {}
 
