@@ -29,7 +29,8 @@ MOST_EVALUATIONS = 4000
 def ours(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
     """The library's solver."""
     start = time.perf_counter()
-    learned = learn(facts, tail_average_loss(r, BETA), ridge=ridge, tolerance=tolerance)
+    loss = tail_average_loss(tail_size(len(facts) - 1, r), BETA)
+    learned = learn(facts, loss, ridge=ridge, tolerance=tolerance)
     return {
         "evaluations": learned.iterations,
         "seconds": time.perf_counter() - start,
@@ -73,7 +74,7 @@ def plain(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
         optimiser.step(closure)
         seconds += time.perf_counter() - start
         at = W.detach()
-        value, gradient = _objective(at, facts, tail_average_loss(r, BETA), ridge)
+        value, gradient = _objective(at, facts, tail_average_loss(k, BETA), ridge)
         distance = _relative_distance(value, gradient, at, ridge)
     return {"evaluations": evaluations, "seconds": seconds, "distance": distance}
 

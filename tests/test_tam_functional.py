@@ -82,8 +82,8 @@ FACTS = gaussian_facts(9, 4, generator=generator(0))
 @pytest.mark.parametrize("r", [0.05, 0.3, 0.8, 1.0])
 @pytest.mark.parametrize("beta", [2.0, 20.0])
 def test_derivatives_of_the_loss_agree_with_autograd_and_differences(r, beta):
-    loss = tail_average_loss(r, beta)
     k = tail_size(8, r)
+    loss = tail_average_loss(k, beta)
     W = 2 * torch.randn(4, 4, dtype=torch.float64, generator=generator(1))
 
     def total(w):  # autograd through the variational form, with mu held at its optimum
@@ -120,17 +120,17 @@ def test_derivatives_of_the_loss_agree_with_autograd_and_differences(r, beta):
 def test_the_shortest_list_is_the_hinge_on_the_hardest_competitor():
     scores = torch.randn(5, 9, dtype=torch.float64, generator=generator(3))
     targets = torch.arange(5)
-    value = tail_average_loss(1 / 8, 1e4)(scores, targets).value
+    value = tail_average_loss(1, 1e4)(scores, targets).value
     hardest = scores.scatter(1, targets[:, None], -torch.inf).amax(1)
     expected = torch.nn.functional.softplus(hardest - scores.diagonal()[:5])
     torch.testing.assert_close(value, expected, rtol=0, atol=1e-3)
 
 
 def test_learning_under_the_loss_is_certified():
-    learned = learn(FACTS, tail_average_loss(0.3, 5.0), ridge=1e-2, tolerance=1e-8)
+    learned = learn(FACTS, tail_average_loss(3, 5.0), ridge=1e-2, tolerance=1e-8)
     exact = optimize.minimize(
         lambda w: learning._objective(
-            torch.tensor(w).reshape(4, 4), FACTS, tail_average_loss(0.3, 5.0), 1e-2
+            torch.tensor(w).reshape(4, 4), FACTS, tail_average_loss(3, 5.0), 1e-2
         )[0],
         np.zeros(16),
         method="BFGS",
@@ -150,8 +150,12 @@ def test_learning_under_the_loss_is_certified():
         (lambda x: tail_average(x * torch.nan, 2), "scores must be finite"),
         (lambda x: smoothed_threshold(x, 4, 1.0), "k must be below m = 4"),
         (lambda x: smoothed_tail_average(x, 2, 0.0), "beta must be positive and finite; got 0.0"),
-        (lambda x: tail_average_loss(1.5, 1.0), r"r must be in \(0, 1\]; got 1.5"),
-        (lambda x: tail_average_loss(0.5, -1.0), "beta must be positive and finite; got -1.0"),
+        (lambda x: tail_average_loss(0, 1.0), "k must be at least 1; got 0"),
+        (
+            lambda x: tail_average_loss(4, 1.0)(x, torch.tensor([0, 1])),
+            r"k must be in \[1, N - 1\] = \[1, 3\]; got 4",
+        ),
+        (lambda x: tail_average_loss(2, -1.0), "beta must be positive and finite; got -1.0"),
     ],
 )
 def test_arguments_are_named(call, message):

@@ -236,9 +236,13 @@ def _excuse(distance: float, tolerance: float, why: str) -> str:
 
 
 def _blocks(W: Tensor, facts: FactSet, loss: Loss, entries: int):
+    scores = None  # one array for all blocks: new pages would cost as much as the product
     for rows in row_blocks(len(facts), len(facts.values), entries=entries):
         keys = facts.keys[rows]
-        yield keys, loss(keys @ W.T @ facts.values.T, facts.targets[rows], rows)
+        if scores is None:
+            scores = keys.new_empty(len(keys), len(facts.values))
+        block = torch.mm(keys @ W.T, facts.values.T, out=scores[: len(keys)])
+        yield keys, loss(block, facts.targets[rows], rows)
 
 
 def _objective(W: Tensor, facts: FactSet, loss: Loss, ridge: float) -> tuple[float, Tensor]:

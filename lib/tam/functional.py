@@ -18,6 +18,9 @@ from lib.tam.phases import check_positive, check_tail_fraction
 #: Steps of the threshold's root finding; bisection alone would need about 60.
 MAX_STEPS = 100
 
+#: Numbers in [1/2, 1] whose product is above the smallest float32.
+FACTORS = 100
+
 #: Relative precision to which the thresholds' equation is solved, just above rounding.
 PRECISION = 1e-13
 
@@ -49,8 +52,6 @@ def tail_average(x: Float[Tensor, "b m"], k: int) -> Float[Tensor, " b"]:
 def smoothed_threshold(x: Float[Tensor, "b m"], k: int, beta: float) -> Float[Tensor, " b"]:
     """The mu of each row with sum_j sigma(beta (x_j - mu)) = k, for k < m.
 
-    Newton's method, kept inside a bracket that every step shrinks.
-
     Raises:
         ValueError: k is not in [1, m - 1], beta is not positive, or an entry is not finite.
     """
@@ -58,33 +59,52 @@ def smoothed_threshold(x: Float[Tensor, "b m"], k: int, beta: float) -> Float[Te
     check_positive("beta", beta)
     if k == x.shape[1]:
         raise ValueError(f"k must be below m = {k}; the threshold of the mean is minus infinity")
-    return _threshold(x, x.amin(1), k, x.shape[1], beta)
+    return _threshold(x, x.amin(1), k, x.shape[1], beta, x.mean(1), torch.empty_like(x))[0]
 
 
 def _threshold(
-    x: Tensor, smallest: Tensor, k: int, m: int, beta: float, start: Tensor | None = None
-) -> Tensor:
-    """As :func:`smoothed_threshold`, for rows that may hold entries of minus infinity besides m.
+    x: Tensor, smallest: Tensor, k: int, m: int, beta: float, start: Tensor, spare: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The threshold mu and all q_j = sigma(beta (x_j - mu)).
 
-    From a good start it takes two passes over the scores.
+    Halley's method, kept inside a bracket that every step shrinks; from a good start it takes two
+    or three passes over the scores. Rows may hold entries of minus infinity besides the m. The
+    spare array, of the shape of x, is overwritten.
     """
     odds = math.log(k / (m - k)) / beta
     low, high = smallest - odds, x.amax(1) - odds
-    mu = (low + high) / 2 if start is None else start.clamp(low, high)
-    q = torch.empty_like(x)  # one buffer for all passes
+    mu = start.clamp(low, high)
+    q = torch.empty_like(x)
     for _ in range(MAX_STEPS):
         torch.sub(x, mu[:, None], out=q).mul_(beta).sigmoid_()
-        total = q.sum(1)
-        excess = total - k
-        low = torch.where(excess > 0, mu, low)
-        high = torch.where(excess > 0, high, mu)
-        step = mu + excess / (beta * (total - torch.linalg.vector_norm(q, dim=1) ** 2))
-        inside = (step > low) & (step < high)  # false for NaN, where the slope vanishes
+        first = q.sum(1)
+        excess = first - k
         found = (excess.abs() <= PRECISION * k) | (high - low <= PRECISION * mu.abs())
         if found.all():
             break
+        second = torch.mul(q, q, out=spare).sum(1)
+        third = spare.mul_(q).sum(1)
+        # excess and its derivatives in beta mu: -sum q (1 - q), sum q (1 - q) (1 - 2 q)
+        slope, bend = first - second, first - 3 * second + 2 * third
+        newton = excess / slope
+        step = mu + newton / (1 - newton * bend / (2 * slope)).clamp(0.5, 2) / beta
+        low = torch.where(excess > 0, mu, low)
+        high = torch.where(excess > 0, high, mu)
+        inside = (step > low) & (step < high)  # false for NaN, where the slope vanishes
         mu = torch.where(found, mu, torch.where(inside, step, (low + high) / 2))
-    return mu
+    return mu, q
+
+
+def _level(x: Tensor, mu: Tensor, q: Tensor, k: int, beta: float, spare: Tensor) -> Tensor:
+    """mu + (1/k) sum_j phi_beta(x_j - mu), given q_j = sigma(beta (x_j - mu)).
+
+    phi_beta(t) = max(t, 0) - log(max(q, 1 - q)) / beta. The logarithms, the costly part, are taken
+    of products of factors between 1/2 and 1, too few to underflow. The spare array is overwritten.
+    """
+    excess = torch.sub(x, mu[:, None], out=spare).clamp_(min=0).sum(1)
+    torch.maximum(q, torch.sub(1, q, out=spare), out=spare)
+    rounding = sum(factors.prod(1).log() for factors in spare.split(FACTORS, dim=1))
+    return mu + (excess - rounding / beta) / k
 
 
 def smoothed_tail_average(x: Float[Tensor, "b m"], k: int, beta: float) -> Float[Tensor, " b"]:
@@ -103,48 +123,54 @@ def smoothed_tail_average(x: Float[Tensor, "b m"], k: int, beta: float) -> Float
     check_positive("beta", beta)
     if k == x.shape[1]:
         return x.mean(1)
-    mu = smoothed_threshold(x, k, beta)
-    return mu + _hinge(x - mu[:, None], beta).sum(1) / k
+    spare = torch.empty_like(x)
+    mu, q = _threshold(x, x.amin(1), k, x.shape[1], beta, x.mean(1), spare)
+    return _level(x, mu, q, k, beta, spare)
 
 
-def tail_average_loss(r: float, beta: float) -> Loss:
+def tail_average_loss(k: int, beta: float) -> Loss:
     """log(1 + exp(-(s_f(i) - T))), T the smoothed tail average of the N - 1 competitors.
 
     Args:
-        r: tail fraction in (0, 1].
+        k: size of the tail, in [1, N - 1]; see :func:`tail_size`.
         beta: smoothing > 0.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range; k beyond N - 1 is found when scores come.
 
     Source: Barnfield et al., eq. 31.
     """
-    check_tail_fraction(r)
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}")
     check_positive("beta", beta)
 
     thresholds: dict[int, Tensor] = {}  # of each block, where the next search starts
+    spare: list[Tensor] = []  # two arrays reused by all blocks: new pages cost like arithmetic
 
     def loss(
         scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"], rows: slice = slice(0, 0)
     ) -> ListLoss:
         m = scores.shape[1] - 1
-        k = tail_size(m, r)
+        if k > m:
+            raise ValueError(f"k must be in [1, N - 1] = [1, {m}]; got {k}")
         target = targets[:, None]
         right = scores.gather(1, target).squeeze(1)
-        x = scores.scatter(1, target, -torch.inf)  # competitors; the target weighs nothing
         mu = None
         if k == m:
             level = (scores.sum(1) - right) / m
             q = torch.ones_like(scores)
         else:
+            if not spare or spare[0].shape != scores.shape or spare[0].device != scores.device:
+                spare[:] = torch.empty_like(scores), torch.empty_like(scores)
+            x, other = spare
+            # competitors; the target weighs nothing
+            x.copy_(scores).scatter_(1, target, -torch.inf)
             start = thresholds.get(rows.start)
-            if start is not None and start.shape != right.shape:
-                start = None
-            mu = _threshold(x, scores.amin(1), k, m, beta, start)
+            if start is None or start.shape != right.shape:
+                start = scores.mean(1)
+            mu, q = _threshold(x, scores.amin(1), k, m, beta, start, other)
             thresholds[rows.start] = mu
-            shifted = x - mu[:, None]
-            level = mu + _hinge(shifted, beta).sum(1) / k
-            q = shifted.mul_(beta).sigmoid_()
+            level = _level(x, mu, q, k, beta, other)
         slope = torch.sigmoid(level - right)
         gradient = q.mul_((slope / k)[:, None]).scatter_(1, target, -slope[:, None])
 
@@ -163,14 +189,9 @@ def tail_average_loss(r: float, beta: float) -> Loss:
                 (-1.0, 1.0),
             )
 
-        return ListLoss(_hinge(level - right, 1.0), gradient, curvature)
+        return ListLoss(torch.nn.functional.softplus(level - right), gradient, curvature)
 
     return loss
-
-
-def _hinge(t: Tensor, beta: float) -> Tensor:
-    """phi_beta(t); beyond 36 / beta it is t to the last digit of float64."""
-    return torch.nn.functional.softplus(t, beta=beta, threshold=36)
 
 
 def _check_scores(x: Tensor, k: int) -> None:
