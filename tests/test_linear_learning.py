@@ -3,10 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch.utils._pytree import tree_flatten
+
 from lib.facts import FactSet, gaussian_facts
 from lib.linear import learning
 from lib.linear.learning import NotConverged, cross_entropy, learn, pairwise
 from lib.numerics import generator
+from lib.tam.functional import tail_average_loss
 
 FACTS = gaussian_facts(9, 4, generator=generator(0))
 LOSSES = pytest.mark.parametrize("loss", [cross_entropy, pairwise])
@@ -71,14 +74,13 @@ def test_blocks_do_not_change_the_result(monkeypatch):
 
 
 @LOSSES
-def test_both_solvers_end_at_the_same_minimum(loss, monkeypatch):
+def test_both_solvers_end_at_the_same_minimum(loss):
     newton = learn(FACTS, loss, ridge=1e-2, tolerance=1e-7)
-    monkeypatch.setattr(learning, "DENSE_LIMIT", 0)
-    lbfgs = learn(FACTS, loss, ridge=1e-2, tolerance=1e-6)
+    lbfgs = learn(FACTS, loss, ridge=1e-2, tolerance=1e-6, dense_limit=0)
     assert lbfgs.distance <= 1e-6
     assert ((lbfgs.W - newton.W).norm() / newton.W.norm()).item() <= 2e-6
     with pytest.raises(NotConverged, match="evaluations were made"):
-        learn(FACTS, loss, ridge=1e-6, max_iterations=3)
+        learn(FACTS, loss, ridge=1e-6, max_iterations=3, dense_limit=0)
 
 
 def test_missing_the_certificate_is_an_error():
@@ -105,6 +107,53 @@ def test_underflow_and_overflow_certify_nothing(scale, ridge, start):
 def test_a_ridge_below_rounding_is_an_error():
     with pytest.raises(NotConverged):
         learn(gaussian_facts(10, 6, generator=generator(2, 10)), pairwise, ridge=1e-18)
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that does not mix with ordinary ones, as one on another device would not.
+
+    As there, numbers come out by ``item``, ``tolist``, ``bool`` and ``cpu``; ``to`` and
+    ``new_empty`` go in.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        flat, _ = tree_flatten((args, kwargs))
+        tensors = [t for t in flat if isinstance(t, torch.Tensor)]
+        moves = func in (torch.Tensor.to, torch.Tensor.cpu)
+        here = [t for t in tensors if type(t) is torch.Tensor and t.ndim]
+        if here and not moves and any(isinstance(t, Elsewhere) for t in tensors):
+            raise RuntimeError(f"{func.__name__}: tensors on two devices")
+        if func is torch.Tensor.cpu:
+            return args[0].as_subclass(torch.Tensor)
+        result = super().__torch_function__(func, types, args, kwargs)
+        if func is torch.Tensor.to and type(args[-1]) is torch.Tensor:  # moved back here
+            return result.as_subclass(torch.Tensor)
+        return result
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "pairwise", "tail average"])
+@pytest.mark.parametrize("dense_limit", [0, 100])
+def test_everything_is_computed_where_the_facts_are(name, dense_limit):
+    def loss():
+        return getattr(learning, name, None) or tail_average_loss(3, 5.0)
+
+    there = FactSet(*(t.as_subclass(Elsewhere) for t in (FACTS.keys, FACTS.values, FACTS.targets)))
+    with pytest.raises(RuntimeError, match="two devices"):
+        there.keys @ torch.zeros(4, 4, dtype=torch.float64)
+    moved = learn(there, loss(), ridge=1e-2, tolerance=1e-8, dense_limit=dense_limit)
+    assert type(moved.W) is Elsewhere
+    here = learn(FACTS, loss(), ridge=1e-2, tolerance=1e-8, dense_limit=dense_limit)
+    assert torch.equal(moved.W.cpu(), here.W)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_learning_on_a_gpu_ends_at_the_same_minimum():
+    loss = tail_average_loss(3, 5.0)
+    here = learn(FACTS, loss, ridge=1e-2, tolerance=1e-8, dense_limit=0)
+    there = learn(FACTS.to(device="cuda"), loss, ridge=1e-2, tolerance=1e-8, dense_limit=0)
+    torch.testing.assert_close(there.W.cpu(), here.W, rtol=1e-6, atol=1e-7)
 
 
 def test_arguments_are_checked():

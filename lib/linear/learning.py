@@ -8,25 +8,28 @@ in the scores; everything else is shared. The objective is ridge-strongly convex
 """
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
 from torch import Tensor
 
 from lib.facts import FactSet
 from lib.numerics import BLOCK_ENTRIES, row_blocks
 
-#: Largest number of weights d_v d for Newton's method with a dense Hessian; L-BFGS beyond.
+#: Largest number of weights for Newton's method unless told otherwise: a Hessian of 128 MiB.
 DENSE_LIMIT = 4_096
 
-#: Scores of a block when only value and gradient are asked for: 2 MiB, which stay in cache.
-CACHED_ENTRIES = 2**18
+#: Scores of a block when only value and gradient are asked for: 4 MiB, which stay in cache.
+CACHED_ENTRIES = 2**19
 
 #: Corrections that L-BFGS keeps.
 MEMORY = 30
+
+#: Share of a line's slope that a step of L-BFGS may leave.
+FLATTER = 0.9
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def learn(
     start: Float[Tensor, "d_v d"] | None = None,
     stop: Callable[[Float[Tensor, "d_v d"]], bool] | None = None,
     max_iterations: int | None = None,
+    dense_limit: int = DENSE_LIMIT,
 ) -> Learned:
     """Minimise the regularised loss, by Newton's method or, if large, by L-BFGS.
 
@@ -134,7 +138,9 @@ def learn(
         tolerance: relative distance |W - W*|_F / |W|_F that the answer must certify.
         start: first iterate, zero by default.
         stop: end early, without a certificate, once this holds of an iterate.
-        max_iterations: steps before giving up; by default 200 of Newton or 5000 of L-BFGS.
+        max_iterations: steps of Newton (default 200) or evaluations of L-BFGS (5000).
+        dense_limit: largest number of weights d_v d for Newton's method with a dense Hessian,
+            the better choice where the minimum is ill-conditioned.
 
     Raises:
         ValueError: ridge is not positive, start has another shape, or max_iterations is negative.
@@ -147,7 +153,7 @@ def learn(
         raise ValueError(f"ridge must be finite and > 0; got {ridge}")
     if start is not None and (start.shape != shape or not start.isfinite().all()):
         raise ValueError(f"start must be finite, of shape {shape}; got {tuple(start.shape)}")
-    dense = shape[0] * shape[1] <= DENSE_LIMIT
+    dense = shape[0] * shape[1] <= dense_limit
     if max_iterations is None:
         max_iterations = 200 if dense else 5000
     if max_iterations < 0:
@@ -189,36 +195,62 @@ def _limited_memory(
     stop: Callable[[Tensor], bool] | None,
     max_iterations: int,
 ) -> Learned:
-    """SciPy's L-BFGS on the weights, the loss evaluated where the facts are."""
-    best: list[Learned] = []
-    evaluations = 0
+    """L-BFGS with a line search that trusts slopes, so that it works below the values' rounding.
 
-    def evaluate(flat):
-        nonlocal evaluations
-        evaluations += 1
-        at = torch.from_numpy(flat).reshape(W.shape).to(W)
-        value, gradient = _objective(at, facts, loss, ridge)
-        distance = _relative_distance(value, gradient, at, ridge)
-        if not best or distance < best[0].distance:
-            best[:] = [Learned(at.clone(), value, distance, evaluations)]
-        return value, gradient.double().cpu().numpy().ravel()
+    The objective is convex: a step that ends before the line's minimum has decreased it.
+    """
+    value, gradient = _objective(W, facts, loss, ridge)
+    evaluations = 1
+    pairs: deque[tuple[Tensor, Tensor]] = deque(maxlen=MEMORY)
+    while True:
+        distance = _relative_distance(value, gradient, W, ridge)
+        if distance <= tolerance or (stop is not None and stop(W)):
+            return Learned(W, value, distance, evaluations)
+        direction = _quasi_newton(-gradient, pairs)
+        slope = (gradient * direction).sum().item()
+        length, low, high = 1.0, 0.0, math.inf
+        if not pairs:
+            length = 1 / gradient.norm().item()
+        low_slope, high_slope = slope, math.nan
+        while True:
+            if evaluations > max_iterations:
+                why = f"{evaluations} evaluations were made"
+                raise NotConverged(_excuse(distance, tolerance, why))
+            if not (slope < 0 and low < length < high):
+                raise NotConverged(_excuse(distance, tolerance, "slopes are lost in rounding"))
+            step = length * direction
+            trial_value, trial_gradient = _objective(W + step, facts, loss, ridge)
+            evaluations += 1
+            trial_slope = (trial_gradient * direction).sum().item()
+            decreased = trial_slope <= 0 or trial_value <= value + 1e-14 * abs(value)
+            if abs(trial_slope) <= FLATTER * -slope and decreased:
+                break
+            if trial_slope < 0:
+                low, low_slope = length, trial_slope
+            else:
+                high, high_slope = length, trial_slope
+            if high == math.inf:
+                length *= 4
+            else:  # the secant's root, well inside the bracket
+                share = low_slope / (low_slope - high_slope)
+                length = low + (high - low) * min(max(share, 0.1), 0.9)
+        pairs.append((step, trial_gradient - gradient))
+        W, value, gradient = W + step, trial_value, trial_gradient
 
-    def finished(flat) -> None:
-        if best[0].distance <= tolerance or (stop is not None and stop(best[0].W)):
-            raise StopIteration
 
-    minimize(
-        evaluate,
-        W.double().cpu().numpy().ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        callback=finished,
-        options={"maxcor": MEMORY, "maxiter": max_iterations, "maxfun": 2 * max_iterations + 2}
-        | {"ftol": 0.0, "gtol": 0.0},
-    )
-    if best[0].distance <= tolerance or (stop is not None and stop(best[0].W)):
-        return best[0]
-    raise NotConverged(_excuse(best[0].distance, tolerance, f"{evaluations} evaluations were made"))
+def _quasi_newton(vector: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The inverse Hessian that the pairs (step, change of gradient) suggest, times a vector."""
+    result, shares = vector.clone(), []
+    for step, change in reversed(pairs):
+        share = (step * result).sum() / (step * change).sum()
+        result -= share * change
+        shares.append(share)
+    if pairs:
+        step, change = pairs[-1]
+        result *= (step * change).sum() / (change * change).sum()
+    for (step, change), share in zip(pairs, reversed(shares), strict=True):
+        result += (share - (change * result).sum() / (step * change).sum()) * step
+    return result
 
 
 def _relative_distance(value: float, gradient: Tensor, W: Tensor, ridge: float) -> float:
@@ -265,6 +297,21 @@ def _hessian(W: Tensor, facts: FactSet, loss: Loss) -> Float[Tensor, "D D"]:
             moments = moments + sign * mean[:, :, None] * mean[:, None, :]
         hessian = hessian + kronecker_sum(moments, keys)
     return hessian
+
+
+def hessian_product(
+    W: Float[Tensor, "d_v d"], facts: FactSet, loss: Loss, X: Float[Tensor, "d_v d"]
+) -> Float[Tensor, "d_v d"]:
+    """The second derivative at W, without the ridge, applied to X."""
+    product = torch.zeros_like(W)
+    for keys, terms in _blocks(W, facts, loss, CACHED_ENTRIES):
+        curvature = terms.curvature()
+        change = keys @ X.T @ facts.values.T
+        bent = curvature.diagonal * change
+        for sign, outer in zip(curvature.signs, curvature.outer, strict=True):
+            bent += sign * (outer * change).sum(1, keepdim=True) * outer
+        product += (bent @ facts.values).T @ keys
+    return product
 
 
 def second_moments(
