@@ -149,3 +149,17 @@ def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     largest = x.abs().amax(1, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1)
     return x / x.norm(dim=1, keepdim=True).clamp(min=1)  # the norm is at least 1 unless x = 0
+
+
+def first_crossing(
+    x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], level: float
+) -> float | None:
+    """Where y first rises above the level, interpolated linearly; None if it does not.
+
+    Starting above the level is no crossing.
+    """
+    above = np.asarray(y) > level
+    first = int(above.argmax())
+    if not above.any() or first == 0:
+        return None
+    return float(np.interp(level, y[first - 1 : first + 1], x[first - 1 : first + 1]))

@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from torch.utils._pytree import tree_flatten
 
 from lib.facts import FactSet, gaussian_facts

@@ -267,7 +267,9 @@ def _excuse(distance: float, tolerance: float, why: str) -> str:
     return f"relative distance {distance:.1e} was certified, {tolerance:.1e} asked for: {why}"
 
 
-def _blocks(W: Tensor, facts: FactSet, loss: Loss, entries: int):
+def _blocks(W: Tensor, facts: FactSet, loss: Loss, entries: int | None = None):
+    if entries is None:
+        entries = CACHED_ENTRIES if W.device.type == "cpu" else BLOCK_ENTRIES
     scores = None  # one array for all blocks: new pages would cost as much as the product
     for rows in row_blocks(len(facts), len(facts.values), entries=entries):
         keys = facts.keys[rows]
@@ -279,7 +281,7 @@ def _blocks(W: Tensor, facts: FactSet, loss: Loss, entries: int):
 
 def _objective(W: Tensor, facts: FactSet, loss: Loss, ridge: float) -> tuple[float, Tensor]:
     value, gradient = 0.5 * ridge * (W**2).sum(), ridge * W
-    for keys, terms in _blocks(W, facts, loss, CACHED_ENTRIES):
+    for keys, terms in _blocks(W, facts, loss):
         value = value + terms.value.sum()
         gradient = gradient + (terms.gradient @ facts.values).T @ keys
     return value.item(), gradient
@@ -304,7 +306,7 @@ def hessian_product(
 ) -> Float[Tensor, "d_v d"]:
     """The second derivative at W, without the ridge, applied to X."""
     product = torch.zeros_like(W)
-    for keys, terms in _blocks(W, facts, loss, CACHED_ENTRIES):
+    for keys, terms in _blocks(W, facts, loss):
         curvature = terms.curvature()
         change = keys @ X.T @ facts.values.T
         bent = curvature.diagonal * change

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lib.facts import FactSet, gaussian_facts
+from lib.linear.learning import Loss, learn
 from lib.numerics import generator
 from lib.tam.functional import tail_size
-from lib.tam.learning import Lists, learn_list, rank
+from lib.tam.learning import DENSE_LIMIT, Lists, learn_list, rank
 from lib.tam.phases import check_positive
 from lib.tam.scalar import Saddle, saddle
 
@@ -40,7 +42,7 @@ class Experiment:
         vanishes.
         """
         lists, theory = self.lists, self.theory
-        margins = lists.margins.cpu().numpy() * theory.nu / lists.norm
+        margins = lists.margins.numpy() * theory.nu / lists.norm
         return {
             "facts": len(self.facts),
             "load": theory.alpha,
@@ -48,7 +50,7 @@ class Experiment:
             "norm": lists.norm,
             "certified": lists.certified.double().mean().item(),
             "margins": theory.margins().distance(margins) / theory.nu,
-            "percentiles": theory.percentiles().distance(lists.percentiles.cpu().numpy()),
+            "percentiles": theory.percentiles().distance(lists.percentiles.numpy()),
             "distance": self.distance,
             "evaluations": self.evaluations,
         }
@@ -62,9 +64,10 @@ def experiment(
     ridge: float,
     beta: float,
     tolerance: float = 1e-2,
-    device: str = "cpu",
 ) -> Experiment:
     """Draw round(alpha d^2) facts from a stream, learn them and solve the scalar equations.
+
+    Learns on a GPU if there is one; what is returned is on the CPU.
 
     Raises:
         ValueError: an argument is out of its range, or there are fewer than 3 facts.
@@ -76,7 +79,49 @@ def experiment(
         raise ValueError(f"alpha d^2 must be at least 3 facts; got {F}")
     k = tail_size(F - 1, r)
     theory = saddle(F / d**2, k / (F - 1), ridge=ridge, beta=beta)
-    facts = gaussian_facts(F, d, generator=generator(*stream, d, F)).to(device=device)
-    learned = learn_list(facts, r, ridge=ridge, beta=beta, tolerance=tolerance)
-    lists = rank(learned.W, facts, r, beta=beta)
-    return Experiment(facts, learned.W, lists, theory, learned.distance, learned.iterations)
+    facts = gaussian_facts(F, d, generator=generator(*stream, d, F))
+    there = facts.to(device="cuda" if torch.cuda.is_available() else "cpu")
+    learned = learn_list(there, r, ridge=ridge, beta=beta, tolerance=tolerance)
+    lists = rank(learned.W, there, r, beta=beta)
+    return Experiment(facts, learned.W.cpu(), lists, theory, learned.distance, learned.iterations)
+
+
+def crossing_number(
+    stream: FactSet, loss: Loss, *, ridge: float, level: float, tolerance: float = 1e-1
+) -> int:
+    """How many facts of a stream can be learned with an average loss of at most the level.
+
+    Bisection, as if the least loss grew with every fact.
+
+    Args:
+        stream: facts in their order; fact i has value i.
+        loss: of one query, for instance ``tail_average_loss(k, beta)``.
+        ridge: lambda > 0.
+        level: of the average loss, ridge excluded, > 0.
+        tolerance: certified relative distance of every solution.
+
+    Raises:
+        ValueError: the level is not positive, the facts are not in order, or the loss of the
+            whole stream is below the level.
+    """
+    check_positive("ridge", ridge)
+    check_positive("level", level)
+    if not torch.equal(stream.targets, torch.arange(len(stream))):
+        raise ValueError("stream must have value i for fact i")
+    d = stream.keys.shape[1]
+
+    def average(F: int) -> float:
+        facts = FactSet(stream.keys[:F], stream.values[:F], stream.targets[:F])
+        coefficient = ridge * F / d**2
+        learned = learn(
+            facts, loss, ridge=coefficient, tolerance=tolerance, dense_limit=DENSE_LIMIT
+        )
+        return (learned.value - coefficient / 2 * (learned.W**2).sum().item()) / F
+
+    low, high = 3, len(stream)
+    if average(high) <= level:
+        raise ValueError(f"stream must be longer: all {high} facts are learned to {level:g}")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if average(middle) <= level else (low, middle)
+    return low

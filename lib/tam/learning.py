@@ -26,6 +26,9 @@ from lib.tam.functional import (
 )
 from lib.tam.phases import check_positive
 
+#: Largest number of weights for Newton's method; beyond, L-BFGS takes less time.
+DENSE_LIMIT = 1024
+
 
 def learn_list(
     facts: FactSet,
@@ -54,7 +57,9 @@ def learn_list(
     Source: Barnfield et al., eq. 31.
     """
     loss, coefficient = _problem(facts, r, ridge, beta)
-    return learn(facts, loss, ridge=coefficient, tolerance=tolerance, start=start, dense_limit=0)
+    return learn(
+        facts, loss, ridge=coefficient, tolerance=tolerance, start=start, dense_limit=DENSE_LIMIT
+    )
 
 
 def ridge_path(
@@ -105,7 +110,7 @@ class Lists:
 
 
 def rank(W: Float[Tensor, "d_v d"], facts: FactSet, r: float, *, beta: float) -> Lists:
-    """Scores, margins and percentiles of all facts, in blocks of queries.
+    """Scores, margins and percentiles of all facts, in blocks of queries; on the CPU, to look at.
 
     Raises:
         ValueError: r is not in (0, 1], beta is not positive, or a score is not finite.
@@ -127,7 +132,7 @@ def rank(W: Float[Tensor, "d_v d"], facts: FactSet, r: float, *, beta: float) ->
                 (competitors <= right[:, None]).to(right).mean(1),
             )
         )
-    columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+    columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
     return Lists(*columns, norm=W.norm().item() / facts.keys.shape[1])
 
 
@@ -190,12 +195,14 @@ def remove_fact(
         facts.targets[rest] - (facts.targets[rest] > target).to(target),
     )
     loss, coefficient = _problem(facts, r, ridge, beta)
-    W_rest = learn(others, loss, ridge=coefficient, tolerance=tolerance, start=W, dense_limit=0).W
+    W_rest = learn(
+        others, loss, ridge=coefficient, tolerance=tolerance, start=W, dense_limit=DENSE_LIMIT
+    ).W
     only = FactSet(facts.keys[fact, None], facts.values, target[None])
     margin = rank(W, only, r, beta=beta).margins
     feature = torch.outer(facts.values[target], facts.keys[fact])
     response = _inverse_hessian(W_rest, others, loss, coefficient, feature, tolerance)
-    return Removal(W - W_rest, torch.sigmoid(-margin) * response)
+    return Removal(W - W_rest, torch.sigmoid(-margin).to(response) * response)
 
 
 def _inverse_hessian(

@@ -93,6 +93,23 @@ def short_list_load(r: float) -> float:
     return 1 / (2 * math.log(1 / r))
 
 
+def list_number(d: int, k: float) -> float:
+    """The F with F = d^2 alpha_c(k / (F - 1)): facts for which lists of k can be guaranteed.
+
+    An extrapolation: the theory holds for lists of a constant share.
+
+    Raises:
+        ValueError: d or k is below 1.
+    """
+    if d < 1 or k < 1:
+        raise ValueError(f"d and k must be at least 1; got {d} and {k}")
+
+    def excess(F: float) -> float:
+        return F - d * d * critical_load(min(1.0, k / (F - 1)))
+
+    return brentq(excess, k + 1, 2 * d * d + k + 2)
+
+
 def check_tail_fraction(r: float) -> None:
     """Raise ValueError unless 0 < r <= 1."""
     if not 0 < r <= 1:
