@@ -9,7 +9,7 @@ from scipy import optimize
 
 from lib.facts import gaussian_facts
 from lib.linear import learning
-from lib.linear.learning import learn
+from lib.linear.learning import NotConverged, learn
 from lib.numerics import generator
 from lib.tam.functional import (
     smoothed_tail_average,
@@ -25,7 +25,9 @@ ROWS = st.integers(0, 10_000).map(
 
 
 @pytest.mark.parametrize(
-    ("m", "r", "k"), [(20, 0.15, 3), (7, 1 / 7, 1), (7, 1.0, 7), (10, 0.11, 2), (5, 1e-9, 1)]
+    ("m", "r", "k"),
+    [(20, 0.15, 3), (7, 1 / 7, 1), (7, 1.0, 7), (10, 0.11, 2), (5, 1e-9, 1)]
+    + [(10**9, 0.3, 3 * 10**8), (100_000, 0.3000000005, 30_001), (1000, 0.1, 100)],
 )
 def test_the_tail_size_is_the_ceiling_of_the_product(m, r, k):
     assert tail_size(m, r) == k
@@ -76,7 +78,36 @@ def test_the_smoothed_average_is_the_minimum_over_thresholds(x, k, beta):
     assert (value <= plain + 12 / k * math.log(2) / beta + 1e-9).all()
 
 
+def test_the_smoothed_average_of_many_scores():
+    """More than fit one product of factors, in either precision."""
+    x = 5 * torch.randn(2, 3000, dtype=torch.float64, generator=generator(5))
+    mu = smoothed_threshold(x, 450, 1.0)
+    shifted = x - mu[:, None]
+    expected = mu + torch.logaddexp(shifted, 0 * shifted).sum(1) / 450
+    torch.testing.assert_close(smoothed_tail_average(x, 450, 1.0), expected, rtol=1e-12, atol=0)
+    coarse = smoothed_tail_average(x.float(), 450, 1.0)
+    torch.testing.assert_close(coarse.double(), expected, rtol=1e-5, atol=0)
+
+
 FACTS = gaussian_facts(9, 4, generator=generator(0))
+
+
+def test_curvature_is_finite_where_the_tail_is_saturated():
+    scores = torch.tensor([[0.3] + [10.0] * 7 + [-10.0] * 7], dtype=torch.float64)
+    curvature = tail_average_loss(7, 5.0)(scores, torch.tensor([0])).curvature()
+    assert curvature.diagonal.min() >= 0
+    assert all(outer.abs().max() <= 1 for outer in curvature.outer)
+
+
+def test_a_loss_may_be_used_for_other_facts_and_after_overflow():
+    loss = tail_average_loss(3, 5.0)
+    fresh = learn(FACTS, tail_average_loss(3, 5.0), ridge=1e-2, dense_limit=0).W
+    huge = torch.full((4, 4), 1.7e308, dtype=torch.float64)
+    with pytest.raises(NotConverged):
+        learn(FACTS, loss, ridge=1e-2, start=huge)
+    learn(gaussian_facts(7, 4, generator=generator(1)), loss, ridge=1e-2)
+    loss(torch.randn(9, 9), FACTS.targets)  # float32
+    torch.testing.assert_close(learn(FACTS, loss, ridge=1e-2, dense_limit=0).W, fresh)
 
 
 @pytest.mark.parametrize("r", [0.05, 0.3, 0.8, 1.0])

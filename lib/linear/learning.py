@@ -102,9 +102,9 @@ class Learned:
     Attributes:
         W: the memory.
         value: the objective at W, ridge included.
-        distance: upper bound on |W - W*|_F / |W|_F, for the gradient as computed. Its rounding
-            error, some 1e-16 of the sum of |k_i| |v_j| over the scores that matter, divided by
-            the ridge, comes on top.
+        distance: upper bound on |W - W*|_F / |W|_F, for the gradient as computed. Its error
+            divided by the ridge comes on top: some 1e-16 of the sum of |k_i| |v_j| over the
+            scores that matter, for tail averages 1e-13 (1 + beta |mu|) of it.
         iterations: Newton steps taken, or evaluations made by L-BFGS.
     """
 
@@ -140,10 +140,11 @@ def learn(
         stop: end early, without a certificate, once this holds of an iterate.
         max_iterations: steps of Newton (default 200) or evaluations of L-BFGS (5000).
         dense_limit: largest number of weights d_v d for Newton's method with a dense Hessian,
-            the better choice where the minimum is ill-conditioned.
+            which takes fewer iterations the smaller the ridge.
 
     Raises:
-        ValueError: ridge is not positive, start has another shape, or max_iterations is negative.
+        ValueError: ridge or tolerance is not positive, facts are not float64, start has another
+            shape or dtype, or max_iterations is negative.
         NotConverged: max_iterations or the precision of float64 was reached first.
 
     Source: Barnfield et al., eq. 21 (Section 2.4) for the cross entropy.
@@ -151,8 +152,15 @@ def learn(
     shape = (facts.values.shape[1], facts.keys.shape[1])
     if not 0 < ridge < float("inf"):
         raise ValueError(f"ridge must be finite and > 0; got {ridge}")
-    if start is not None and (start.shape != shape or not start.isfinite().all()):
-        raise ValueError(f"start must be finite, of shape {shape}; got {tuple(start.shape)}")
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be > 0; got {tolerance}")
+    if facts.keys.dtype != torch.float64:
+        raise ValueError(f"facts must be float64; got {facts.keys.dtype}")
+    if start is not None and (
+        start.shape != shape or start.dtype != torch.float64 or not start.isfinite().all()
+    ):
+        got = f"{tuple(start.shape)} in {start.dtype}"
+        raise ValueError(f"start must be finite, of shape {shape}, in float64; got {got}")
     dense = shape[0] * shape[1] <= dense_limit
     if max_iterations is None:
         max_iterations = 200 if dense else 5000
@@ -213,11 +221,11 @@ def _limited_memory(
             length = 1 / gradient.norm().item()
         low_slope, high_slope = slope, math.nan
         while True:
-            if evaluations > max_iterations:
+            if evaluations >= max_iterations:
                 why = f"{evaluations} evaluations were made"
                 raise NotConverged(_excuse(distance, tolerance, why))
             if not (slope < 0 and low < length < high):
-                raise NotConverged(_excuse(distance, tolerance, "slopes are lost in rounding"))
+                raise NotConverged(_excuse(distance, tolerance, "slopes are lost in rounding or overflow"))
             step = length * direction
             trial_value, trial_gradient = _objective(W + step, facts, loss, ridge)
             evaluations += 1

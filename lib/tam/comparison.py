@@ -70,7 +70,8 @@ def experiment(
     Learns on a GPU if there is one; what is returned is on the CPU.
 
     Raises:
-        ValueError: an argument is out of its range, or there are fewer than 3 facts.
+        ValueError: an argument is out of its range, there are fewer than 3 facts, or every
+            competitor is on the list.
         NotConverged: the solver missed its certificate.
     """
     check_positive("alpha", alpha)
@@ -78,6 +79,8 @@ def experiment(
     if F < 3:
         raise ValueError(f"alpha d^2 must be at least 3 facts; got {F}")
     k = tail_size(F - 1, r)
+    if k == F - 1:
+        raise ValueError(f"r must leave a competitor out of the list; {r} of {F} facts does not")
     theory = saddle(F / d**2, k / (F - 1), ridge=ridge, beta=beta)
     facts = gaussian_facts(F, d, generator=generator(*stream, d, F))
     there = facts.to(device="cuda" if torch.cuda.is_available() else "cpu")

@@ -7,6 +7,7 @@ Source: Barnfield et al., Section 3.
 """
 
 import math
+import sys
 
 import torch
 from jaxtyping import Float, Int
@@ -34,7 +35,7 @@ def tail_size(m: int, r: float) -> int:
     check_tail_fraction(r)
     if m < 1:
         raise ValueError(f"m must be at least 1; got {m}")
-    return max(1, math.ceil(r * m - 1e-9 * m))
+    return max(1, math.ceil(r * m * (1 - 4 * sys.float_info.epsilon)))
 
 
 def tail_average(x: Float[Tensor, "b m"], k: int) -> Float[Tensor, " b"]:
@@ -160,15 +161,15 @@ def tail_average_loss(k: int, beta: float) -> Loss:
             level = (scores.sum(1) - right) / m
             q = torch.ones_like(scores)
         else:
-            if not spare or spare[0].shape != scores.shape or spare[0].device != scores.device:
+            if not spare or not _hold(spare[0], scores):
                 spare[:] = torch.empty_like(scores), torch.empty_like(scores)
-            x, other = spare
+            x, other = (array[: len(scores)] for array in spare)
             # competitors; the target weighs nothing
             x.copy_(scores).scatter_(1, target, -torch.inf)
             start = thresholds.get(rows.start)
-            if start is None or start.shape != right.shape:
+            if start is None or not (start.shape == right.shape and start.isfinite().all()):
                 start = scores.mean(1)
-            mu, q = _threshold(x, scores.amin(1), k, m, beta, start, other)
+            mu, q = _threshold(x, scores.amin(1), k, m, beta, start.to(right), other)
             thresholds[rows.start] = mu
             level = _level(x, mu, q, k, beta, other)
         slope = torch.sigmoid(level - right)
@@ -177,7 +178,7 @@ def tail_average_loss(k: int, beta: float) -> Loss:
         def curvature() -> Curvature:
             tiny = torch.finfo(scores.dtype).tiny
             pull = gradient / slope.clamp(min=tiny)[:, None]  # derivative of level - right
-            q = (k * pull).scatter(1, target, 0.0)
+            q = (k * pull).clamp_(0, 1).scatter_(1, target, 0.0)  # rounding may exceed 1
             bend = torch.zeros_like(q) if mu is None else beta / k * q * (1 - q)
             mass = bend.sum(1).clamp(min=tiny)
             return Curvature(
@@ -192,6 +193,12 @@ def tail_average_loss(k: int, beta: float) -> Loss:
         return ListLoss(torch.nn.functional.softplus(level - right), gradient, curvature)
 
     return loss
+
+
+def _hold(array: Tensor, scores: Tensor) -> bool:
+    """Whether the first rows of the array can hold the scores."""
+    fits = len(scores) <= len(array) and scores.shape[1] == array.shape[1]
+    return fits and scores.dtype == array.dtype and scores.device == array.device
 
 
 def _check_scores(x: Tensor, k: int) -> None:

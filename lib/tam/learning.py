@@ -16,8 +16,15 @@ from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
 from lib.facts import FactSet
-from lib.linear.learning import Learned, Loss, NotConverged, hessian_product, learn
-from lib.numerics import row_blocks
+from lib.decoding import score_blocks
+from lib.linear.learning import (
+    CACHED_ENTRIES,
+    Learned,
+    Loss,
+    NotConverged,
+    hessian_product,
+    learn,
+)
 from lib.tam.functional import (
     smoothed_tail_average,
     tail_average,
@@ -113,14 +120,19 @@ def rank(W: Float[Tensor, "d_v d"], facts: FactSet, r: float, *, beta: float) ->
     """Scores, margins and percentiles of all facts, in blocks of queries; on the CPU, to look at.
 
     Raises:
-        ValueError: r is not in (0, 1], beta is not positive, or a score is not finite.
+        ValueError: r is not in (0, 1], beta is not positive, W does not fit the facts, or a
+            score is not finite.
     """
+    shape = (facts.values.shape[1], facts.keys.shape[1])
+    if W.shape != shape or W.dtype != facts.keys.dtype:
+        raise ValueError(
+            f"W must have shape {shape} in {facts.keys.dtype}; got {tuple(W.shape)} in {W.dtype}"
+        )
     m = len(facts.values) - 1
     k = tail_size(m, r)
     check_positive("beta", beta)
     parts = []
-    for rows in row_blocks(len(facts), len(facts.values)):
-        scores = facts.keys[rows] @ W.T @ facts.values.T
+    for rows, scores in score_blocks(lambda keys: keys @ W.T, facts, entries=CACHED_ENTRIES):
         own = torch.zeros_like(scores, dtype=torch.bool)
         own.scatter_(1, facts.targets[rows, None], value=True)
         right, competitors = scores[own], scores[~own].reshape(-1, m)
@@ -128,7 +140,8 @@ def rank(W: Float[Tensor, "d_v d"], facts: FactSet, r: float, *, beta: float) ->
             (
                 right,
                 right - smoothed_tail_average(competitors, k, beta),
-                right > tail_average(competitors, k),
+                (right > tail_average(competitors, k))
+                & ((competitors >= right[:, None]).sum(1) < k),  # an average of ties may round
                 (competitors <= right[:, None]).to(right).mean(1),
             )
         )
@@ -187,6 +200,8 @@ def remove_fact(
         raise ValueError(f"fact must be in [0, {len(facts)}); got {fact}")
     if facts.targets.sort().values.tolist() != list(range(len(facts.values))):
         raise ValueError("every value must answer exactly one key; some are shared or spare")
+    if tail_size(len(facts) - 1, r) > len(facts) - 2:
+        raise ValueError(f"r must leave a competitor out of the list; {r} of {len(facts)} does not")
     target = facts.targets[fact]
     rest = torch.arange(len(facts), device=target.device) != fact
     others = FactSet(

@@ -343,7 +343,7 @@ def _response(nu: float, c: float, alpha: float) -> float:
         right = _RightScores(nu, log_chi, c)
         return math.log(right.mean(lambda y, g: right.step(y) ** 2)) - target
 
-    low = target / 2  # A <= 1
+    low = target / 2 - 1e-9  # A <= 1, up to rounding
     width = 1.0
     while excess(low + width) < 0:
         low, width = low + width, 2 * width
