@@ -158,7 +158,7 @@ def test_learning_on_a_gpu_ends_at_the_same_minimum():
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="tolerance must be > 0; got nan"):
         learn(FACTS, cross_entropy, ridge=1.0, tolerance=float("nan"))
-    with pytest.raises(ValueError, match="facts must be float64; got torch.float32"):
+    with pytest.raises(ValueError, match=r"facts must be float64; got torch\.float32"):
         learn(FACTS.to(dtype=torch.float32), cross_entropy, ridge=1.0)
     with pytest.raises(ValueError, match="in float64; got"):
         learn(FACTS, cross_entropy, ridge=1.0, start=torch.zeros(4, 4))

@@ -225,7 +225,7 @@ def _limited_memory(
                 why = f"{evaluations} evaluations were made"
                 raise NotConverged(_excuse(distance, tolerance, why))
             if not (slope < 0 and low < length < high):
-                raise NotConverged(_excuse(distance, tolerance, "slopes are lost in rounding or overflow"))
+                raise NotConverged(_excuse(distance, tolerance, "slopes are lost in rounding"))
             step = length * direction
             trial_value, trial_gradient = _objective(W + step, facts, loss, ridge)
             evaluations += 1

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float
 from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
-from lib.facts import FactSet
 from lib.decoding import score_blocks
+from lib.facts import FactSet
 from lib.linear.learning import (
     CACHED_ENTRIES,
     Learned,
