@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -5,6 +6,7 @@ from hypothesis import strategies as st
 
 from lib.numerics import (
     compact_svd,
+    first_crossing,
     generator,
     ridge_regression,
     row_blocks,
@@ -123,3 +125,11 @@ def test_ridge_must_be_finite_and_nonnegative(ridge):
         ridge_regression(random(4, 2), random(4, 1), ridge)
     with pytest.raises(ValueError, match="ridge must be finite and >= 0"):
         whitener(random(4, 2), ridge=ridge)
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [([0, 0, 1, 0, 2], 1.5), ([0, 0.5, 0.5], None), ([1, 0, 1], None), ([0, 2], 0.25)],
+)
+def test_the_first_crossing_is_interpolated(y, expected):
+    assert first_crossing(np.arange(len(y), dtype=float), np.array(y, dtype=float), 0.5) == expected

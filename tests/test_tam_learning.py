@@ -11,7 +11,7 @@ from lib.facts import FactSet, gaussian_facts
 from lib.linear import learning as solver
 from lib.numerics import generator
 from lib.tam import learning
-from lib.tam.comparison import experiment
+from lib.tam.comparison import crossing_number, experiment
 from lib.tam.functional import smoothed_tail_average, tail_average, tail_average_loss, tail_size
 from lib.tam.learning import learn_list, rank, remove_fact, ridge_path
 
@@ -233,3 +233,23 @@ def test_a_row_says_how_far_simulation_and_theory_are_apart():
 def test_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_crossing_number_brackets_the_level():
+    stream = gaussian_facts(80, 8, generator=generator(7))
+    loss, ridge = tail_average_loss(2, 1.0), 1e-4
+    found = crossing_number(stream, loss, ridge=ridge, level=0.25)
+
+    def average(F):
+        facts = FactSet(stream.keys[:F], stream.values[:F], stream.targets[:F])
+        W = solver.learn(facts, tail_average_loss(2, 1.0), ridge=ridge * F / 64).W
+        return solver._objective(W, facts, tail_average_loss(2, 1.0), 0.0)[0] / F
+
+    assert average(found) <= 0.25 < average(found + 1)
+    with pytest.raises(ValueError, match="stream must be longer: all 10 facts"):
+        short = FactSet(stream.keys[:10], stream.values[:10], stream.targets[:10])
+        crossing_number(short, loss, ridge=ridge, level=0.25)
+    with pytest.raises(ValueError, match="stream must have value i for fact i"):
+        crossing_number(PERMUTED, loss, ridge=ridge, level=0.25)
+    with pytest.raises(ValueError, match="level must be positive and finite; got 0"):
+        crossing_number(stream, loss, ridge=ridge, level=0.0)

@@ -251,3 +251,22 @@ def test_arguments_of_the_saddle_are_named(change, message):
     alpha, r = arguments.pop("alpha"), arguments.pop("r")
     with pytest.raises(ValueError, match=message):
         saddle(alpha, r, **arguments)
+
+
+@given(st.integers(1, 40), st.integers(0, 1000))
+def test_the_distance_from_a_law_is_how_far_samples_must_move(n, seed):
+    law = saddle(0.4, 0.15, ridge=0.1, beta=5.0).competitor_scores()
+    samples = np.random.default_rng(seed).normal(size=n)
+    middles = law.ppf((np.arange(n) + 0.5) / n)
+    assert law.distance(samples) == pytest.approx(
+        stats.wasserstein_distance(samples, middles), rel=1e-9
+    )
+    assert law.distance(middles[::-1]) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("d", "k"), [(20, 1), (20, 32), (100, 7), (2, 5)])
+def test_the_list_number_sits_at_the_critical_load(d, k):
+    F = phases.list_number(d, k)
+    assert pytest.approx(d * d * phases.critical_load(min(1, k / (F - 1))), rel=1e-9) == F
+    with pytest.raises(ValueError, match="d and k must be at least 1; got 0 and 3"):
+        phases.list_number(0, 3)

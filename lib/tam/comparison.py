@@ -56,6 +56,18 @@ class Experiment:
         }
 
 
+def predicted(F: int, d: int, r: float, *, ridge: float, beta: float) -> Saddle:
+    """The saddle at the load F / d^2 and the tail fraction k / (F - 1) of so many facts.
+
+    Raises:
+        ValueError: an argument is out of its range, or every competitor is on the list.
+    """
+    k = tail_size(F - 1, r)
+    if k == F - 1:
+        raise ValueError(f"r must leave a competitor out of the list; {r} of {F} facts does not")
+    return saddle(F / d**2, k / (F - 1), ridge=ridge, beta=beta)
+
+
 def experiment(
     alpha: float,
     r: float,
@@ -78,10 +90,7 @@ def experiment(
     F = round(alpha * d * d)
     if F < 3:
         raise ValueError(f"alpha d^2 must be at least 3 facts; got {F}")
-    k = tail_size(F - 1, r)
-    if k == F - 1:
-        raise ValueError(f"r must leave a competitor out of the list; {r} of {F} facts does not")
-    theory = saddle(F / d**2, k / (F - 1), ridge=ridge, beta=beta)
+    theory = predicted(F, d, r, ridge=ridge, beta=beta)
     facts = gaussian_facts(F, d, generator=generator(*stream, d, F))
     there = facts.to(device="cuda" if torch.cuda.is_available() else "cpu")
     learned = learn_list(there, r, ridge=ridge, beta=beta, tolerance=tolerance)

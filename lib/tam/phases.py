@@ -93,7 +93,7 @@ def short_list_load(r: float) -> float:
     return 1 / (2 * math.log(1 / r))
 
 
-def list_number(d: int, k: float) -> float:
+def list_number(d: int, k: int | float) -> float:
     """The F with F = d^2 alpha_c(k / (F - 1)): facts for which lists of k can be guaranteed.
 
     An extrapolation: the theory holds for lists of a constant share.

@@ -1,0 +1,55 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from lib.interactive import slider
+
+X = np.array([0.0, 0.5, 1.0])
+CURVES = {"up & down": [X, 1 - X], "flat": [0.5 * np.ones(3), np.ones(3)]}
+
+
+def make(x=X, curves=CURVES, captions=("first", "</script>")):
+    return slider(x, curves, captions, control="load", xlabel="share", ylabel="rank")
+
+
+def test_every_position_of_the_slider_has_its_curves():
+    page = make()._repr_html_()
+    data = json.loads(re.search(r"const data = (\{.*\});", page).group(1))
+    assert data["captions"] == ["first", "</script>"]
+    assert np.shape(data["y"]) == (2, 2, 3)
+    assert data["y"][0][0] == data["y"][0][1][::-1]  # mirrored
+    assert len(set(data["y"][1][0])) == 1
+    assert page.count("<polyline") == 2
+    assert page.count("</script>") == 1
+    assert "up &amp; down" in page
+    assert 'max="1"' in page
+
+
+def test_what_is_shown_without_a_script_is_the_position_of_the_control():
+    page = make()._repr_html_()
+    shown = re.search(r'<polyline points="([^"]*)"', page).group(1)
+    data = json.loads(re.search(r"const data = (\{.*\});", page).group(1))
+    start = int(re.search(r'value="(\d+)"', page).group(1))
+    expected = [f"{x},{y}" for x, y in zip(data["x"], data["y"][0][start], strict=True)]
+    assert shown.split() == expected
+
+
+def test_the_page_needs_no_network_and_is_the_same_every_time():
+    assert "http" not in make()._repr_html_()
+    assert make() == make()
+    assert len(repr(make())) < 80
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": X + 1}, r"x must be in \[0, 1\]"),
+        ({"curves": {"flat": [X * np.nan, X]}}, r"flat must be in \[0, 1\]"),
+        ({"captions": ["one"]}, "up & down must have 1 versions; got 2"),
+    ],
+)
+def test_arguments_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        make(**change)
