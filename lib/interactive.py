@@ -20,7 +20,7 @@ PAGE = """<div class="slider-figure" id="{name}">
 {axes}
 {lines}
 </svg>
-<label>{control}<br><input type="range" min="0" max="{last}" value="{start}"
+<label style="display:block">{control}<br><input type="range" min="0" max="{last}" value="{start}"
  style="width:100%;max-width:{WIDTH}px"></label>
 <output aria-live="polite">{caption}</output>
 <script>

@@ -148,6 +148,17 @@ def test_the_notebook_can_be_downloaded(open_page):
     assert page.locator("a[href*='mybinder'], a[href*='colab']").count() == 0
 
 
+def test_the_slider_moves_the_curves(open_page):
+    page = open_page("notebooks/04_tam_scalar_equations.html")
+    figure = page.locator(".slider-figure")
+    curve, says = figure.locator("polyline").first, figure.locator("output")
+    before = curve.get_attribute("points"), says.inner_text()
+    figure.locator("input").focus()
+    page.keyboard.press("ArrowLeft")
+    assert curve.get_attribute("points") != before[0]
+    assert says.inner_text() != before[1]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_captions_are_legible_in_both_themes(open_page, theme):
     page = open_page("notebooks/05_facts_and_margins.html")
