@@ -10,8 +10,8 @@ X = np.array([0.0, 0.5, 1.0])
 CURVES = {"up & down": [X, 1 - X], "flat": [0.5 * np.ones(3), np.ones(3)]}
 
 
-def make(x=X, curves=CURVES, captions=("first", "</script>")):
-    return slider(x, curves, captions, control="load", xlabel="share", ylabel="rank")
+def make(x=X, curves=CURVES, captions=("first", "</script>"), start=1):
+    return slider(x, curves, captions, start=start, control="load", xlabel="share", ylabel="rank")
 
 
 def test_every_position_of_the_slider_has_its_curves():
@@ -45,9 +45,11 @@ def test_the_page_needs_no_network_and_is_the_same_every_time():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": X + 1}, r"x must be in \[0, 1\]"),
+        ({"x": X[::-1]}, "x must increase"),
+        ({"x": X * np.nan}, "x must increase"),
+        ({"start": 2}, r"start must be in \[0, 2\); got 2"),
         ({"curves": {"flat": [X * np.nan, X]}}, r"flat must be in \[0, 1\]"),
-        ({"captions": ["one"]}, "up & down must have 1 versions; got 2"),
+        ({"captions": ["one"], "start": 0}, "up & down must have 1 versions; got 2"),
     ],
 )
 def test_arguments_are_checked(change, message):
