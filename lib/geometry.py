@@ -210,7 +210,21 @@ def _geometry(
         )
     diagonal, separation, signal, margin = torch.tensor(low).amin(0).tolist()
     largest = torch.tensor(high).amax(0).tolist()
-    names = ["off_diagonal", "column_energy", "interaction", "mean_alignment", "value_energy", "coupling", "column_energy_truncated", "value_energy_truncated", "coupling_truncated", "column_energy_centred", "coupling_centred", "coupling_effective", "crosstalk_truncated"]
+    names = [
+        "off_diagonal",
+        "column_energy",
+        "interaction",
+        "mean_alignment",
+        "value_energy",
+        "coupling",
+        "column_energy_truncated",
+        "value_energy_truncated",
+        "coupling_truncated",
+        "column_energy_centred",
+        "coupling_centred",
+        "coupling_effective",
+        "crosstalk_truncated",
+    ]
     return Geometry(
         facts=F,
         diagonal=diagonal,
