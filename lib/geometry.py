@@ -27,7 +27,7 @@ from lib.numerics import BLOCK_ENTRIES, row_blocks, take_diagonal
 DIFFERENCE_ENTRIES = 2**22
 
 #: A truncated energy below this share of the whole is summed again without subtraction.
-CANCELLED = 1e-6
+CANCELLED = 1e-3
 
 
 @dataclass(frozen=True)

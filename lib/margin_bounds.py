@@ -1,0 +1,199 @@
+"""The ladder of margin bounds: from isotropic facts to any geometry, and the limit of rank.
+
+Each bound is a sum of named terms, positive for the signal and negative for what may be lost.
+Constants that the theorems leave open are 1 here, C_0 included; the terms are what they multiply.
+
+Source: Garcia et al., Appendix B.8 and Table 2.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from lib.bounds import DELTA, kernel_variance, log_factor
+from lib.facts import check_embeddings
+from lib.geometry import Geometry, Penalties, Spread
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on the smallest margin.
+
+    Attributes:
+        terms: what is added up.
+        assumptions: the theorem's hypotheses that can be checked, and whether they hold.
+        deterministic: whether it holds always, or only with probability 1 - delta and with
+            constants that are not known.
+    """
+
+    terms: Mapping[str, float]
+    assumptions: Mapping[str, bool]
+    deterministic: bool
+
+    @property
+    def value(self) -> float:
+        """The sum of the terms."""
+        return math.fsum(self.terms.values())
+
+
+def general_bound(g: Geometry) -> Bound:
+    """K_min^diag V_min - sqrt(E_K E_v) kappa.
+
+    Source: Garcia et al., Theorem B.25, eq. 44.
+    """
+    return Bound(
+        {
+            "signal": g.diagonal * g.separation,
+            "cross-talk": -math.sqrt(g.column_energy * g.value_energy) * g.coupling,
+        },
+        _positivity(g),
+        True,
+    )
+
+
+def absorbed_bound(g: Geometry) -> Bound:
+    """K_min^diag V_min - K_max^off V_max - sqrt(E_K E_v) kappa, truncated.
+
+    The competitor's own vote counts as signal.
+
+    Source: Garcia et al., Theorem B.25, eq. 43.
+    """
+    energies = g.column_energy_truncated * g.value_energy_truncated
+    return Bound(
+        {
+            "signal": g.diagonal * g.separation,
+            "competitor": -g.off_diagonal * g.interaction,
+            "cross-talk": -math.sqrt(energies) * g.coupling_truncated,
+        },
+        _positivity(g),
+        True,
+    )
+
+
+def arbitrary_keys_bound(g: Geometry, d: int, *, delta: float = DELTA) -> Bound:
+    """K_min^diag (1 - eps_v) - K_max^off - sqrt(E_K L / (d - 1)) sqrt(1 + L / (F - 2)).
+
+    For isotropic values in dimension d, eps_v = sqrt(L / (d - 1)).
+
+    Raises:
+        ValueError: d is below 2, or delta out of (0, 1).
+
+    Source: Garcia et al., Theorem B.28, eq. 45.
+    """
+    _check_dimension(d)
+    L = log_factor(_array(g.facts), delta=delta).item()
+    loss = math.sqrt(g.column_energy * L / (d - 1) * (1 + L / (g.facts - 2)))
+    return Bound(
+        {
+            "signal": g.diagonal,
+            "values": -g.diagonal * math.sqrt(L / (d - 1)),
+            "competitor": -g.off_diagonal,
+            "cross-talk": -loss,
+        },
+        {},
+        False,
+    )
+
+
+def arbitrary_values_bound(
+    g: Geometry, spread: Spread, m: int, d: int, *, delta: float = DELTA
+) -> Bound:
+    """(1 - sqrt(L / m)) V_min - (B_Y + sqrt(E_v L_v)) sigma sqrt(L).
+
+    For isotropic keys in dimension d and the bilinear kernel of m features, sigma the standard
+    deviation of its off-diagonal entries.
+
+    Raises:
+        ValueError: d is below 2, m below 1, or delta out of (0, 1).
+
+    Source: Garcia et al., Theorem B.29, eq. 51.
+    """
+    _check_dimension(d)
+    if m < 1:
+        raise ValueError(f"m must be at least 1; got {m}")
+    L = log_factor(_array(g.facts), delta=delta).item()
+    scale = math.sqrt(kernel_variance(_array(m), d).item() * L)
+    return Bound(
+        {
+            "signal": g.separation,
+            "diagonal": -math.sqrt(L / m) * g.separation,
+            "mean": -g.mean_alignment * scale,
+            "residual": -math.sqrt(g.value_energy * spread.value) * scale,
+        },
+        _positivity(g)
+        | {"F - 2 ≥ L": g.facts - 2 >= L, "m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2},
+        False,
+    )
+
+
+def parameters_for(p: Penalties, F: int, *, constant: float = 0.5) -> float:
+    """m d above which the general bound is positive: F log F (P_key P_val P_align / (C S_sig))^2.
+
+    Args:
+        p: of the geometry; S_sig > 0.
+        F: number of facts, at least 2.
+        constant: C; 1/2 is proved for d >= 4 log F.
+
+    Raises:
+        ValueError: F is below 2, or S_sig or the constant is not positive.
+
+    Source: Garcia et al., Corollary B.27.
+    """
+    if F < 2 or not p.signal > 0 or not constant > 0:
+        raise ValueError(
+            "F must be at least 2, S_sig and constant positive; "
+            f"got F = {F}, S_sig = {p.signal:.3g}, constant = {constant}"
+        )
+    ratio = p.keys * p.values * p.alignment / (constant * p.signal)
+    return F * math.log(F) * ratio**2
+
+
+# --- what rank costs ----------------------------------------------------------------------------
+
+
+def column_energies(gram: Float[Tensor, "F F"]) -> Float[Tensor, " F"]:
+    """E_col(i) = sum_{t != i} K_ti^2 of every column.
+
+    Source: Garcia et al., Appendix B.8.6.
+    """
+    check_embeddings("gram", gram)
+    return gram.square().sum(0) - gram.diagonal() ** 2
+
+
+def welch_floor(diagonal: Float[Tensor, " F"], m: int) -> float:
+    """(tr(K)^2 / m - sum_i K_ii^2) / F: no kernel of rank m has less column energy in the mean.
+
+    The eigenvalues of a positive semidefinite kernel of rank m sum to its trace, and their squares
+    are smallest if they are equal.
+
+    Args:
+        diagonal: K_ii >= 0.
+        m: rank, at least 1.
+
+    Raises:
+        ValueError: m is below 1, or an entry is negative or not finite.
+
+    Source: Garcia et al., Lemma B.34.
+    """
+    if m < 1:
+        raise ValueError(f"m must be at least 1; got {m}")
+    if not (diagonal >= 0).all() or not diagonal.isfinite().all():
+        raise ValueError("diagonal must be finite and not negative")
+    return ((diagonal.sum() ** 2 / m - diagonal.square().sum()) / len(diagonal)).item()
+
+
+def _array(x: int) -> Float[np.ndarray, "1"]:
+    return np.array([float(x)])
+
+
+def _positivity(g: Geometry) -> dict[str, bool]:
+    return {"V_min ≥ 0": g.positive}
+
+
+def _check_dimension(d: int) -> None:
+    if d < 2:
+        raise ValueError(f"d must be at least 2; got {d}")
