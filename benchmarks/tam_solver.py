@@ -9,12 +9,12 @@ stops at the same certificate, computed by our gradient every 20 steps (not time
 """
 
 import argparse
-import multiprocessing
-import resource
 import time
+from collections.abc import Callable
 
 import pandas as pd
 import torch
+from alone import alone
 
 from lib.facts import FactSet, gaussian_facts
 from lib.linear.learning import _objective, _relative_distance, learn
@@ -79,14 +79,12 @@ def plain(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
     return {"evaluations": evaluations, "seconds": seconds, "distance": distance}
 
 
-def measure(name: str, options: argparse.Namespace, queue: multiprocessing.Queue) -> None:
-    """Run one of the two in this process and report."""
+def measure(solver: Callable[..., dict], options: argparse.Namespace) -> dict:
+    """Draw the facts and run one of the two."""
     n = round(options.alpha * options.d**2)
     facts = gaussian_facts(n, options.d, generator=generator(0, options.d))
     ridge = options.ridge * n / options.d**2
-    result = {"ours": ours, "plain": plain}[name](facts, options.r, ridge, options.tolerance)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    queue.put({"solver": name} | result | {"peak MiB": peak})
+    return {"solver": solver.__name__} | solver(facts, options.r, ridge, options.tolerance)
 
 
 def main() -> None:
@@ -97,14 +95,7 @@ def main() -> None:
     parser.add_argument("--ridge", type=float, default=1e-4)
     parser.add_argument("--tolerance", type=float, default=1e-4)
     options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    rows = []
-    for name in ("ours", "plain"):
-        queue = context.Queue()
-        process = context.Process(target=measure, args=(name, options, queue))
-        process.start()
-        rows.append(queue.get())
-        process.join()
+    rows = [alone(measure, solver, options) for solver in (ours, plain)]
     print(pd.DataFrame(rows).set_index("solver").to_string(float_format="%.4g"))
 
 

@@ -188,28 +188,27 @@ def _geometry(
         pairs.diagonal(rows.start).fill_(False)
         sums = {name: array[pairs].reshape(len(K), F - 1) for name, array in sums.items()}
         own = diagonal[:, None] * sums["own"]
-        low.append([diagonal.min(), sums["own"].min(), (own + sums["competitor"]).min()])
-        low[-1].append((own + sums["z"]).min())
-        centred = sums["z_centred"].abs() / sums["value_truncated"].sqrt()
-        high.append(
-            [
-                K.abs().max(),
-                sums["kernel"].max(),
-                sums["other"].abs().max(),
-                sums["mean"].abs().max(),
-                sums["value"].max(),
-                _cosine(sums, "").max(),
-                sums["kernel_truncated"].max(),
-                sums["value_truncated"].max(),
-                _cosine(sums, "_truncated").max(),
-                sums["kernel_centred"].max(),
-                _cosine(sums, "_centred", "_truncated").max(),
-                torch.where(sums["value_truncated"] > 0, centred, 0).max(),
-                sums["z_truncated"].abs().max(),
-            ]
+        smallest = (diagonal, sums["own"], own + sums["competitor"], own + sums["z"])
+        effective = sums["z_centred"].abs() / sums["value_truncated"].sqrt()
+        largest = (
+            K.abs(),
+            sums["kernel"],
+            sums["other"].abs(),
+            sums["mean"].abs(),
+            sums["value"],
+            _cosine(sums, ""),
+            sums["kernel_truncated"],
+            sums["value_truncated"],
+            _cosine(sums, "_truncated"),
+            sums["kernel_centred"],
+            _cosine(sums, "_centred", "_truncated"),
+            torch.where(sums["value_truncated"] > 0, effective, 0),
+            sums["z_truncated"].abs(),
         )
-    diagonal, separation, signal, margin = torch.tensor(low).amin(0).tolist()
-    largest = torch.tensor(high).amax(0).tolist()
+        low.append([array.min().item() for array in smallest])
+        high.append([array.max().item() for array in largest])
+    diagonal, separation, signal, margin = map(min, zip(*low, strict=True))
+    maxima = map(max, zip(*high, strict=True))
     names = [
         "off_diagonal",
         "column_energy",
@@ -232,7 +231,7 @@ def _geometry(
         signal=signal,
         margin=margin,
         centre=centre,
-        **dict(zip(names, largest, strict=True)),
+        **dict(zip(names, maxima, strict=True)),
     )
 
 
