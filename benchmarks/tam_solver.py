@@ -17,9 +17,10 @@ import torch
 from alone import alone
 
 from lib.facts import FactSet, gaussian_facts
-from lib.linear.learning import _objective, _relative_distance, learn
+from lib.linear.learning import _objective, _relative_distance
 from lib.numerics import generator
 from lib.tam.functional import tail_average_loss, tail_size
+from lib.tam.learning import learn_list
 
 BETA = 10.0
 STEPS_BETWEEN_CHECKS = 20
@@ -29,8 +30,7 @@ MOST_EVALUATIONS = 4000
 def ours(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
     """The library's solver."""
     start = time.perf_counter()
-    loss = tail_average_loss(tail_size(len(facts) - 1, r), BETA)
-    learned = learn(facts, loss, ridge=ridge, tolerance=tolerance)
+    learned = learn_list(facts, r, ridge=ridge, beta=BETA, tolerance=tolerance)
     return {
         "evaluations": learned.iterations,
         "seconds": time.perf_counter() - start,
@@ -41,7 +41,7 @@ def ours(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
 def plain(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
     """torch.optim.LBFGS over W and mu together."""
     n, d = facts.keys.shape
-    k = tail_size(n - 1, r)
+    k, coefficient = tail_size(n - 1, r), ridge * n / d**2
     W = torch.zeros(d, d, dtype=torch.float64, requires_grad=True)
     mu = torch.zeros(n, dtype=torch.float64, requires_grad=True)
     own = torch.eye(n, dtype=torch.bool)
@@ -64,7 +64,7 @@ def plain(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
         hinges = torch.nn.functional.softplus(scores - mu[:, None], beta=BETA).masked_fill(own, 0)
         level = mu + hinges.sum(1) / k
         loss = torch.nn.functional.softplus(level - scores.diagonal()).sum()
-        total = loss + ridge / 2 * (W**2).sum()
+        total = loss + coefficient / 2 * (W**2).sum()
         total.backward()
         return total
 
@@ -74,8 +74,8 @@ def plain(facts: FactSet, r: float, ridge: float, tolerance: float) -> dict:
         optimiser.step(closure)
         seconds += time.perf_counter() - start
         at = W.detach()
-        value, gradient = _objective(at, facts, tail_average_loss(k, BETA), ridge)
-        distance = _relative_distance(value, gradient, at, ridge)
+        value, gradient = _objective(at, facts, tail_average_loss(k, BETA), coefficient)
+        distance = _relative_distance(value, gradient, at, coefficient)
     return {"evaluations": evaluations, "seconds": seconds, "distance": distance}
 
 
@@ -83,8 +83,8 @@ def measure(solver: Callable[..., dict], options: argparse.Namespace) -> dict:
     """Draw the facts and run one of the two."""
     n = round(options.alpha * options.d**2)
     facts = gaussian_facts(n, options.d, generator=generator(0, options.d))
-    ridge = options.ridge * n / options.d**2
-    return {"solver": solver.__name__} | solver(facts, options.r, ridge, options.tolerance)
+    found = solver(facts, options.r, options.ridge, options.tolerance)
+    return {"solver": solver.__name__} | found
 
 
 def main() -> None:
