@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import nnls
 from torch import Tensor
 
-from lib.bounds import DELTA, kernel_variance, log_factor
+from lib.bounds import DELTA, kernel_variance, log_factor, r_squared
 from lib.facts import check_embeddings
 from lib.geometry import Geometry, Penalties, Spread
 
@@ -150,6 +151,49 @@ def parameters_for(p: Penalties, F: int, *, constant: float = 0.5) -> float:
         )
     ratio = p.keys * p.values * p.alignment / (constant * p.signal)
     return F * math.log(F) * ratio**2
+
+
+@dataclass(frozen=True, eq=False)
+class TermFit:
+    """Margins as a combination of a bound's terms.
+
+    Attributes:
+        constants: of each term, >= 0.
+        predicted: the combination at the fitted points.
+        r_squared: 1 - SS_res / SS_tot at the fitted points.
+    """
+
+    constants: dict[str, float]
+    predicted: Float[np.ndarray, " n"]
+    r_squared: float
+
+
+def fit_terms(
+    terms: Mapping[str, Float[np.ndarray, " n"]], margins: Float[np.ndarray, " n"]
+) -> TermFit:
+    """Least-squares fit of margins = sum_k C_k term_k with C_k >= 0.
+
+    A regression and not a bound: half of the margins lie below it.
+
+    Args:
+        terms: of a bound at n points, with their signs.
+        margins: measured at the same points.
+
+    Raises:
+        ValueError: there are fewer points than terms, all margins are equal, or a number is not
+            finite.
+    """
+    columns = np.column_stack(list(terms.values()))
+    if len(margins) < columns.shape[1]:
+        raise ValueError(
+            f"fitting {columns.shape[1]} constants takes as many points; got {len(margins)}"
+        )
+    if not np.isfinite(columns).all():
+        raise ValueError("terms must be finite")
+    constants, _ = nnls(columns, margins)
+    predicted = columns @ constants
+    named = dict(zip(terms, constants.tolist(), strict=True))
+    return TermFit(named, predicted, r_squared(margins, predicted))
 
 
 # --- what rank costs ----------------------------------------------------------------------------

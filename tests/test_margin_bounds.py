@@ -16,6 +16,7 @@ from lib.margin_bounds import (
     arbitrary_keys_bound,
     arbitrary_values_bound,
     column_energies,
+    fit_terms,
     general_bound,
     parameters_for,
     welch_floor,
@@ -95,6 +96,21 @@ def test_the_ladder_has_the_terms_of_the_table():
         "m ≥ L³": False,
         "m ≤ d²/L": False,
     }
+
+
+def test_constants_of_terms_are_recovered_and_stay_nonnegative():
+    x = np.linspace(0, 1, 6)
+    terms = {"signal": 1 + x, "loss": -(x**2)}
+    fit = fit_terms(terms, 0.9 * terms["signal"] + 2 * terms["loss"])
+    assert fit.constants == {"signal": pytest.approx(0.9), "loss": pytest.approx(2.0)}
+    assert fit.r_squared == pytest.approx(1)
+    assert fit_terms(terms, 1 + x + x**2).constants["loss"] == 0
+    with pytest.raises(ValueError, match="fitting 2 constants takes as many points; got 1"):
+        fit_terms({n: t[:1] for n, t in terms.items()}, np.array([0.3]))
+    with pytest.raises(ValueError, match="terms must be finite"):
+        fit_terms({"signal": (x + 1) * np.inf}, x)
+    with pytest.raises(ValueError, match="observed must vary"):
+        fit_terms(terms, np.ones(6))
 
 
 def test_the_capacity_is_where_the_printed_bound_vanishes():
