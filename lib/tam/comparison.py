@@ -10,7 +10,7 @@ from lib.facts import FactSet, gaussian_facts
 from lib.linear.learning import Loss, learn
 from lib.numerics import generator
 from lib.tam.functional import tail_size
-from lib.tam.learning import DENSE_LIMIT, Lists, learn_list, rank
+from lib.tam.learning import Lists, learn_list, rank
 from lib.tam.phases import check_positive
 from lib.tam.scalar import Saddle, saddle
 
@@ -126,7 +126,10 @@ def crossing_number(
         facts = FactSet(stream.keys[:F], stream.values[:F], stream.targets[:F])
         coefficient = ridge * F / d**2
         learned = learn(
-            facts, loss, ridge=coefficient, tolerance=tolerance, dense_limit=DENSE_LIMIT
+            facts,
+            loss,
+            ridge=coefficient,
+            tolerance=tolerance,
         )
         return (learned.value - coefficient / 2 * (learned.W**2).sum().item()) / F
 

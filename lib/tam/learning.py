@@ -33,9 +33,6 @@ from lib.tam.functional import (
 )
 from lib.tam.phases import check_positive
 
-#: Largest number of weights for Newton's method; beyond, L-BFGS takes less time.
-DENSE_LIMIT = 1024
-
 
 def learn_list(
     facts: FactSet,
@@ -47,6 +44,8 @@ def learn_list(
     start: Float[Tensor, "d_v d"] | None = None,
 ) -> Learned:
     """The memory of least tail-average loss, with a certificate.
+
+    By L-BFGS, at every size: Newton's steps are short where the smoothing is sharp.
 
     Args:
         facts: keys, values, targets; float64.
@@ -64,9 +63,7 @@ def learn_list(
     Source: Barnfield et al., eq. 31.
     """
     loss, coefficient = _problem(facts, r, ridge, beta)
-    return learn(
-        facts, loss, ridge=coefficient, tolerance=tolerance, start=start, dense_limit=DENSE_LIMIT
-    )
+    return learn(facts, loss, ridge=coefficient, tolerance=tolerance, start=start, dense_limit=0)
 
 
 def ridge_path(
@@ -210,9 +207,7 @@ def remove_fact(
         facts.targets[rest] - (facts.targets[rest] > target).to(target),
     )
     loss, coefficient = _problem(facts, r, ridge, beta)
-    W_rest = learn(
-        others, loss, ridge=coefficient, tolerance=tolerance, start=W, dense_limit=DENSE_LIMIT
-    ).W
+    W_rest = learn(others, loss, ridge=coefficient, tolerance=tolerance, start=W, dense_limit=0).W
     only = FactSet(facts.keys[fact, None], facts.values, target[None])
     margin = rank(W, only, r, beta=beta).margins
     feature = torch.outer(facts.values[target], facts.keys[fact])
