@@ -9,11 +9,8 @@ dimension 30, a minute in dimension 48 and five minutes in dimension 60 on one c
 
 import argparse
 
-import pandas as pd
-from tqdm import tqdm
+from records import add_missing
 
-from lib.chapter import data
-from lib.files import replacing
 from lib.linear.top1 import critical_number_of_seed
 
 
@@ -22,16 +19,14 @@ def main() -> None:
     parser.add_argument("dimensions", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, default=8)
     options = parser.parse_args()
-    path = data("critical_numbers.csv")
-    rows = pd.read_csv(path).to_dict("records") if path.exists() else []
-    done = {(row["d"], row["seed"]) for row in rows}
-    wanted = [(d, s) for d in options.dimensions for s in range(options.seeds)]
-    for d, seed in tqdm([job for job in wanted if job not in done], disable=None):
-        rows.append({"d": d, "seed": seed, "n_c": critical_number_of_seed(d, seed)})
-        frame = pd.DataFrame(rows).sort_values(["d", "seed"])
-        with replacing(path) as partial:
-            frame.to_csv(partial, index=False)
-    print(pd.read_csv(path).groupby("d")["n_c"].describe())
+    jobs = [(d, s) for d in options.dimensions for s in range(options.seeds)]
+    table = add_missing(
+        "critical_numbers.csv",
+        ("d", "seed"),
+        jobs,
+        lambda d, seed: {"n_c": critical_number_of_seed(d, seed)},
+    )
+    print(table.groupby("d")["n_c"].describe())
 
 
 if __name__ == "__main__":

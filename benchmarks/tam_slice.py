@@ -1,20 +1,16 @@
 """A slice through the phases of tail-average learning, for the larger dimensions of chapter 4.
 
-    OMP_NUM_THREADS=1 python benchmarks/tam_slice.py 100 150 --seeds 3
-    OMP_NUM_THREADS=1 python benchmarks/tam_slice.py 200 --seeds 1
+    OMP_NUM_THREADS=1 python benchmarks/tam_slice.py 60 100 150 --seeds 3
 
-add to notebooks/data/tam_slice.csv what is not there yet. On one core a seed takes a few minutes
-in dimension 100, a quarter of an hour in dimension 150 and an hour in dimension 200. A GPU is
-used if there is one, on the same facts.
+adds to notebooks/data/tam_slice.csv what is not there yet. On one core a seed takes a few minutes
+in dimension 100 and a quarter of an hour in dimension 150. A GPU is used if there is one, on the
+same facts.
 """
 
 import argparse
 
-import pandas as pd
-from tqdm import tqdm
+from records import add_missing
 
-from lib.chapter import data
-from lib.files import replacing
 from lib.tam.comparison import experiment
 
 R = 0.15
@@ -28,16 +24,13 @@ def main() -> None:
     parser.add_argument("dimensions", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    path = data("tam_slice.csv")
-    rows = pd.read_csv(path).to_dict("records") if path.exists() else []
-    done = {(row["d"], row["seed"], row["alpha"]) for row in rows}
-    wanted = [(d, s, a) for d in options.dimensions for s in range(options.seeds) for a in LOADS]
-    for d, seed, alpha in tqdm([job for job in wanted if job not in done], disable=None):
-        run = experiment(alpha, R, d, seed, ridge=RIDGE, beta=BETA)
-        rows.append({"d": d, "seed": seed, "alpha": alpha} | run.row())
-        frame = pd.DataFrame(rows).sort_values(["d", "seed", "alpha"])
-        with replacing(path) as partial:
-            frame.to_csv(partial, index=False, float_format="%.6g")
+    jobs = [(d, s, a) for d in options.dimensions for s in range(options.seeds) for a in LOADS]
+    add_missing(
+        "tam_slice.csv",
+        ("d", "seed", "alpha"),
+        jobs,
+        lambda d, seed, alpha: experiment(alpha, R, d, seed, ridge=RIDGE, beta=BETA).row(),
+    )
 
 
 if __name__ == "__main__":

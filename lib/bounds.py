@@ -10,6 +10,9 @@ from scipy.optimize import minimize_scalar, nnls
 #: Failure probability at which margin bounds are drawn.
 DELTA = 0.5
 
+#: One number, or one for each point of a sweep.
+Numbers = int | float | Float[np.ndarray, " n"]
+
 #: Largest log C_log tried in a fit: beyond it, the logarithm no longer varies with F.
 LARGEST_LOG_CONSTANT = 20.0
 
@@ -30,14 +33,12 @@ def bits_to_store(F: int, N: int) -> float:
     return F * math.log2(N)
 
 
-def log_factor(
-    F: Float[np.ndarray, " n"], *, log_constant: float = 1.0, delta: float = DELTA
-) -> Float[np.ndarray, " n"]:
+def log_factor(F: Numbers, *, log_constant: float = 1.0, delta: float = DELTA) -> Numbers:
     """L = log(C_0 F^2 / delta), the price of a union bound over all pairs of facts.
 
     Source: Garcia et al., Theorem B.30.
     """
-    if not 0 < delta < 1 or not (log_constant * F**2 > delta).all():
+    if not 0 < delta < 1 or not np.all(log_constant * F**2 > delta):
         raise ValueError(f"delta must be in (0, 1) and below C_0 F^2; got {delta}")
     return np.log(log_constant * F**2 / delta)
 
@@ -52,7 +53,7 @@ def sketch_variance(m: float, rho: Float[np.ndarray, " n"]) -> Float[np.ndarray,
     return (1 + 4 * rho**2 + 3 * rho**4) / m
 
 
-def kernel_variance(m: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
+def kernel_variance(m: Numbers, d: int) -> Numbers:
     """sigma^2, variance of an off-diagonal kernel entry about its mean 1/d over isotropic keys.
 
     The variance of the sketch, averaged over rho, plus Var(rho^2) = 2 (d - 1) / (d^2 (d + 2)).
@@ -101,8 +102,16 @@ def isotropic_assumptions(F: int, m: int, d: int, *, delta: float = DELTA) -> di
 
     Source: Garcia et al., Theorem B.30.
     """
-    L = log_factor(np.array([float(F)]), delta=delta).item()
-    return {"F ≥ 2L": 2 * L <= F, "m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2}
+    L = float(log_factor(F, delta=delta))
+    return {"F ≥ 2L": 2 * L <= F} | sketch_assumptions(L, m, d)
+
+
+def sketch_assumptions(L: float, m: int, d: int) -> dict[str, bool]:
+    """Which hypotheses on the width hold, of the theorems for isotropic keys.
+
+    Source: Garcia et al., Theorems B.29 and B.30.
+    """
+    return {"m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2}
 
 
 @dataclass(frozen=True, eq=False)

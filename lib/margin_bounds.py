@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lib.bounds import DELTA, kernel_variance, log_factor, r_squared
+from lib.bounds import DELTA, kernel_variance, log_factor, r_squared, sketch_assumptions
 from lib.facts import check_embeddings
 from lib.geometry import Geometry, Penalties, Spread
 
@@ -86,7 +86,7 @@ def arbitrary_keys_bound(g: Geometry, d: int, *, delta: float = DELTA) -> Bound:
     Source: Garcia et al., Theorem B.28, eq. 45.
     """
     _check_dimension(d)
-    L = log_factor(_array(g.facts), delta=delta).item()
+    L = float(log_factor(g.facts, delta=delta))
     loss = math.sqrt(g.column_energy * L / (d - 1) * (1 + L / (g.facts - 2)))
     return Bound(
         {
@@ -116,8 +116,8 @@ def arbitrary_values_bound(
     _check_dimension(d)
     if m < 1:
         raise ValueError(f"m must be at least 1; got {m}")
-    L = log_factor(_array(g.facts), delta=delta).item()
-    scale = math.sqrt(kernel_variance(_array(m), d).item() * L)
+    L = float(log_factor(g.facts, delta=delta))
+    scale = math.sqrt(kernel_variance(m, d) * L)
     return Bound(
         {
             "signal": g.separation,
@@ -125,8 +125,7 @@ def arbitrary_values_bound(
             "mean": -g.mean_alignment * scale,
             "residual": -math.sqrt(g.value_energy * spread.value) * scale,
         },
-        _positivity(g)
-        | {"F - 2 ≥ L": g.facts - 2 >= L, "m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2},
+        _positivity(g) | {"F - 2 ≥ L": g.facts - 2 >= L} | sketch_assumptions(L, m, d),
         False,
     )
 
@@ -228,10 +227,6 @@ def welch_floor(diagonal: Float[Tensor, " F"], m: int) -> float:
     if not (diagonal >= 0).all() or not diagonal.isfinite().all():
         raise ValueError("diagonal must be finite and not negative")
     return ((diagonal.sum() ** 2 / m - diagonal.square().sum()) / len(diagonal)).item()
-
-
-def _array(x: int) -> Float[np.ndarray, "1"]:
-    return np.array([float(x)])
 
 
 def _positivity(g: Geometry) -> dict[str, bool]:

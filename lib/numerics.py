@@ -1,7 +1,7 @@
 """Shared numerical tools: seeded streams, blocks of bounded memory, ridge least squares."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -151,6 +151,17 @@ def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return x / x.norm(dim=1, keepdim=True).clamp(min=1)  # the norm is at least 1 unless x = 0
 
 
+def last_before(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The largest n from low to high - 1 at which a condition holds, by bisection.
+
+    It is taken to hold at low and no longer at high, and to change once in between.
+    """
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
 def first_crossing(
     x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], level: float
 ) -> float | None:
@@ -158,7 +169,7 @@ def first_crossing(
 
     Starting above the level is no crossing.
     """
-    above = np.asarray(y) > level
+    above = y > level
     first = int(above.argmax())
     if not above.any() or first == 0:
         return None

@@ -8,6 +8,7 @@ from lib.numerics import (
     compact_svd,
     first_crossing,
     generator,
+    last_before,
     ridge_regression,
     row_blocks,
     unit_rows,
@@ -133,3 +134,9 @@ def test_ridge_must_be_finite_and_nonnegative(ridge):
 )
 def test_the_first_crossing_is_interpolated(y, expected):
     assert first_crossing(np.arange(len(y), dtype=float), np.array(y, dtype=float), 0.5) == expected
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.integers(0, 60))
+def test_bisection_finds_the_last_number_that_holds(low, span, offset):
+    last = low + offset % span
+    assert last_before(low, low + span, lambda n: n <= last) == last

@@ -17,6 +17,7 @@ from lib.decoding import retrieve
 from lib.facts import FactSet
 from lib.linear.learning import NotConverged, kronecker_sum, learn, pairwise, second_moments
 from lib.linear.stores import linear_memory
+from lib.numerics import last_before
 
 #: Ridges of the path along which an instance is decided.
 RIDGES = tuple(10.0**-k for k in range(2, 17))
@@ -229,11 +230,7 @@ def critical_number(keys: Float[Tensor, "n d"], values: Float[Tensor, "n d_v"]) 
 
     if feasible(len(keys)):
         raise ValueError(f"the whole stream of {len(keys)} pairs can be stored")
-    low, high = 1, len(keys)  # one fact has no competitor
-    while high - low > 1:
-        n = (low + high) // 2
-        low, high = (n, high) if feasible(n) else (low, n)
-    return low
+    return last_before(1, len(keys), feasible)  # one fact has no competitor
 
 
 def check_double(facts: FactSet, *tables: Tensor) -> None:

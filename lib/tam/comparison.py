@@ -8,9 +8,9 @@ from torch import Tensor
 
 from lib.facts import FactSet, gaussian_facts
 from lib.linear.learning import Loss, learn
-from lib.numerics import generator
+from lib.numerics import generator, last_before
 from lib.tam.functional import tail_size
-from lib.tam.learning import Lists, learn_list, rank
+from lib.tam.learning import Lists, learn_list, rank, ridge_coefficient
 from lib.tam.phases import check_positive
 from lib.tam.scalar import Saddle, saddle
 
@@ -120,23 +120,13 @@ def crossing_number(
     check_positive("level", level)
     if not torch.equal(stream.targets, torch.arange(len(stream))):
         raise ValueError("stream must have value i for fact i")
-    d = stream.keys.shape[1]
 
     def average(F: int) -> float:
         facts = FactSet(stream.keys[:F], stream.values[:F], stream.targets[:F])
-        coefficient = ridge * F / d**2
-        learned = learn(
-            facts,
-            loss,
-            ridge=coefficient,
-            tolerance=tolerance,
-        )
+        coefficient = ridge_coefficient(facts, ridge)
+        learned = learn(facts, loss, ridge=coefficient, tolerance=tolerance)
         return (learned.value - coefficient / 2 * (learned.W**2).sum().item()) / F
 
-    low, high = 3, len(stream)
-    if average(high) <= level:
-        raise ValueError(f"stream must be longer: all {high} facts are learned to {level:g}")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if average(middle) <= level else (low, middle)
-    return low
+    if average(len(stream)) <= level:
+        raise ValueError(f"stream must be longer: all {len(stream)} facts are learned to {level:g}")
+    return last_before(3, len(stream), lambda F: average(F) <= level)

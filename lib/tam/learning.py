@@ -52,8 +52,8 @@ def learn_list(
         r: tail fraction in (0, 1]; the list has ceil(r (N - 1)) of the N - 1 competitors.
         ridge: lambda > 0.
         beta: smoothing of the tail average, > 0.
-        tolerance: bound on |W - W*|_F / |W|_F to be certified. 1e-2 fixes |W|_F to 1e-4, since
-            the objective is flat in the norm's direction.
+        tolerance: bound on |W - W*|_F / |W|_F to be certified. The norm is usually known much
+            better.
         start: first iterate, for instance a neighbour's solution; zero by default.
 
     Raises:
@@ -82,9 +82,18 @@ def ridge_path(
 
 def _problem(facts: FactSet, r: float, ridge: float, beta: float) -> tuple[Loss, float]:
     """The loss and the coefficient of |W|_F^2 / 2."""
+    coefficient = ridge_coefficient(facts, ridge)
+    return tail_average_loss(tail_size(len(facts.values) - 1, r), beta), coefficient
+
+
+def ridge_coefficient(facts: FactSet, ridge: float) -> float:
+    """lambda F / d^2, the coefficient of |W|_F^2 / 2 that ``learn`` takes, for lambda = ridge > 0.
+
+    Raises:
+        ValueError: ridge is not positive and finite.
+    """
     check_positive("ridge", ridge)
-    loss = tail_average_loss(tail_size(len(facts.values) - 1, r), beta)
-    return loss, ridge * len(facts) / facts.keys.shape[1] ** 2
+    return ridge * len(facts) / facts.keys.shape[1] ** 2
 
 
 @dataclass(frozen=True)
