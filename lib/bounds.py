@@ -114,6 +114,27 @@ def sketch_assumptions(L: float, m: int, d: int) -> dict[str, bool]:
     return {"m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2}
 
 
+def isotropic_parameters(F: int, *, constant: float = 1.0, delta: float = DELTA) -> float:
+    """m d above which the simplified isotropic margin bound is positive: C^2 F log(F / delta).
+
+    Args:
+        F: number of facts, at least 2.
+        constant: C > 0, which the source leaves open.
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Garcia et al., Corollary B.32.
+    """
+    if F < 2 or not constant > 0 or not 0 < delta < 1:
+        raise ValueError(
+            "F must be at least 2, constant positive and delta in (0, 1); "
+            f"got {F}, {constant}, {delta}"
+        )
+    return constant**2 * F * math.log(F / delta)
+
+
 @dataclass(frozen=True, eq=False)
 class MarginFit:
     """A fitted law gamma = C_sig - C_x sqrt(F L / (m d)), L = log(C_log F^2 / delta).

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lib.bounds import DELTA, kernel_variance, log_factor, r_squared, sketch_assumptions
+from lib.bounds import DELTA, Numbers, kernel_variance, log_factor, r_squared, sketch_assumptions
 from lib.facts import check_embeddings
 from lib.geometry import Geometry, Penalties, Spread
 
@@ -227,6 +227,29 @@ def welch_floor(diagonal: Float[Tensor, " F"], m: int) -> float:
     if not (diagonal >= 0).all() or not diagonal.isfinite().all():
         raise ValueError("diagonal must be finite and not negative")
     return ((diagonal.sum() ** 2 / m - diagonal.square().sum()) / len(diagonal)).item()
+
+
+def lost_margin_floor(F: int, m: Numbers, d: int) -> Numbers:
+    """sqrt((F / m - 1) log F / d), 0 for m >= F: the order of margin that rank m costs.
+
+    A lower bound on 1 - gamma_min up to a constant, for any kernel of rank m with unit diagonal
+    that is independent of isotropic values.
+
+    Args:
+        F: number of facts, at least 2.
+        m: rank, positive.
+        d: dimension of the values, at least 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Garcia et al., Corollary B.35, its constant set to 1.
+    """
+    if F < 2 or d < 1 or not np.all(np.asarray(m) > 0):
+        raise ValueError(
+            f"F must be at least 2, d at least 1 and m positive; got F = {F}, d = {d}, m = {m}"
+        )
+    return np.sqrt(np.maximum(F / m - 1, 0) * math.log(F) / d)
 
 
 def _positivity(g: Geometry) -> dict[str, bool]:

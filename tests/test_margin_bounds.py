@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import margin_bounds
-from lib.bounds import isotropic_margin_terms
+from lib.bounds import isotropic_margin_terms, kernel_variance
 from lib.constructions.hebbian import feature_kernel, sketched_k2, whitened_kernel
 from lib.facts import random_facts, sphere, spike
 from lib.geometry import Spread, gram_geometry, kernel_geometry, penalties, value_spread
@@ -18,6 +18,7 @@ from lib.margin_bounds import (
     column_energies,
     fit_terms,
     general_bound,
+    lost_margin_floor,
     parameters_for,
     welch_floor,
 )
@@ -137,6 +138,34 @@ def test_tight_frames_meet_the_floor(F, m):
     K = basis @ basis.T
     floor = welch_floor(K.diagonal(), m)
     assert column_energies(K).mean().item() == pytest.approx(floor, rel=1e-10, abs=1e-14)
+
+
+def test_the_floor_under_lost_margins_is_that_of_the_energy_which_rank_forces():
+    ranks = np.array([10.0, 30, 90, 200])
+    energy = [welch_floor(torch.ones(90).double(), int(m)) for m in ranks]
+    expected = np.sqrt(np.maximum(energy, 0) * math.log(90) / 16)
+    np.testing.assert_allclose(lost_margin_floor(90, ranks, 16), expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="m positive; got F = 90, d = 16, m = 0"):
+        lost_margin_floor(90, 0, 16)
+
+
+@pytest.mark.parametrize(("F", "d", "m"), [(64, 48, 128), (128, 64, 256), (256, 96, 512)])
+def test_statistics_of_isotropic_facts_are_within_constants_of_their_bounds(F, d, m):
+    """The four inequalities of Theorem B.20, with C_0 = 1 and 2 for the constants of norms."""
+    L = math.log(F**2 / 0.5)
+    sigma = math.sqrt(kernel_variance(m, d))
+    for seed in range(5):
+        facts = random_facts(F, d, generator=generator(seed))
+        mlp = sketched_k2(facts, m, generator=generator(seed, 1))
+        g = kernel_geometry(feature_kernel(mlp), facts.keys, facts.answers, centre=1 / d)
+        assert g.mean_alignment <= 2 * math.sqrt(F * L / d)
+        assert g.value_energy_truncated <= 2**2 * (F - 2 + L) / (d - 1)
+        assert math.sqrt(g.column_energy_centred) <= 2 * sigma * math.sqrt(F - 2 + L)
+        assert g.coupling_centred <= 2 * math.sqrt(L / (F - 2))
+        residual = (
+            4 * sigma * math.sqrt(L * (F - 2 + L) / (d - 1)) * math.sqrt((F - 2 + L) / (F - 2))
+        )
+        assert g.crosstalk_truncated <= 2 * math.sqrt(F * L / d**3) + residual
 
 
 @pytest.mark.parametrize(

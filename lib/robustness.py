@@ -1,0 +1,362 @@
+"""What errors cost a margin: in outputs, in queries, and in rounded weights."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lib.bounds import DELTA, log_factor
+from lib.decoding import Memory, Retrieval, score_blocks
+from lib.facts import FactSet
+from lib.margin_bounds import Bound
+from lib.mlp import GatedMLP
+from lib.numerics import BLOCK_ENTRIES, row_blocks
+
+#: Root mean square of a relative rounding error, in units of its bound 2^-(t+1): a uniform error
+#: of the last place over a mantissa in [1, 2) whose logarithm is uniform, sqrt(E[1/m^2] / 3).
+RMS_ROUNDING = math.sqrt(3 / (8 * math.log(2)) / 3)
+
+#: Most mantissa bits that a float64 can lose.
+LARGEST_BITS = 52
+
+#: Expected number of facts lost at which rounding counts as safe.
+RARE = 0.1
+
+
+# --- rounding -----------------------------------------------------------------------------------
+
+
+def round_mantissa(x: Float[Tensor, "n m"], bits: int) -> Float[Tensor, "n m"]:
+    """The nearest numbers ±1.b_1...b_t 2^e with t = ``bits``, ties to even; any exponent e.
+
+    The relative error is at most 2^-(t+1). With 23, 10 and 7 bits these are the numbers of
+    float32, float16 and bfloat16, as long as nothing overflows or underflows there; with 0 bits
+    only powers of two are left.
+
+    Args:
+        x: finite, on the CPU.
+        bits: t, 0 to 52.
+
+    Raises:
+        ValueError: bits is out of range.
+    """
+    if not 0 <= bits <= LARGEST_BITS:
+        raise ValueError(f"bits must be in 0..{LARGEST_BITS}; got {bits}")
+    mantissa, exponent = np.frexp(x.detach().numpy())  # 1/2 <= |mantissa| < 1
+    rounded = np.rint(np.ldexp(mantissa, bits + 1))
+    return torch.from_numpy(np.ldexp(rounded, exponent - bits - 1))
+
+
+def round_integer(
+    x: Float[Tensor, "n m"], bits: int, *, by_row: bool = False
+) -> Float[Tensor, "n m"]:
+    """The nearest multiples k s, |k| < 2^(b-1), b = ``bits``: symmetric quantization to integers.
+
+    The scale s is such that the largest entry, of the matrix or of each row, becomes the largest
+    multiple.
+
+    Args:
+        x: finite.
+        bits: b, 2 to 32.
+        by_row: whether every row has a scale of its own.
+
+    Raises:
+        ValueError: bits is out of range.
+    """
+    if not 2 <= bits <= 32:
+        raise ValueError(f"bits must be in 2..32; got {bits}")
+    largest = x.abs().amax(1, keepdim=True) if by_row else x.abs().amax()
+    scale = torch.where(largest > 0, largest, 1) / (2 ** (bits - 1) - 1)
+    return (x / scale).round() * scale
+
+
+def quantized(mlp: GatedMLP, rounding: Callable[[Tensor], Tensor]) -> GatedMLP:
+    """A frozen copy of the MLP with a rounding applied to A, G and B."""
+    weights = (rounding(weight.detach()) for weight in (mlp.A, mlp.G, mlp.B))
+    return GatedMLP(*weights, mlp.gate).requires_grad_(False)
+
+
+# --- how many bits keep half of the margin ------------------------------------------------------
+
+
+def output_tolerance(margin: float, value_radius: float) -> float:
+    """gamma / (4 R_V): outputs that move by less keep half of the margin.
+
+    Args:
+        margin: gamma_min > 0.
+        value_radius: R_V > 0, the largest norm of a value.
+
+    Source: Garcia et al., Lemma B.4.
+    """
+    if not margin > 0 or not value_radius > 0:
+        raise ValueError(
+            f"margin and value_radius must be positive; got {margin:.3g} and {value_radius:.3g}"
+        )
+    return margin / (4 * value_radius)
+
+
+def parameter_lipschitz(operator_norm: float, key_radius: float) -> float:
+    """sqrt(3) M^2 R_K^2: how fast outputs of bilinear MLPs move with their parameters.
+
+    For any two MLPs with operator norms of A, G, B up to M and any |x| <= R_K,
+    |g(x) - g'(x)| <= sqrt(3) M^2 R_K^2 sqrt(|A - A'|_F^2 + |G - G'|_F^2 + |B - B'|_F^2).
+
+    Source: Garcia et al., Lemma B.5, which has 3 in place of sqrt(3): a + b + c is at most
+    sqrt(3 (a^2 + b^2 + c^2)). MLPs of one unit attain it.
+    """
+    return math.sqrt(3) * operator_norm**2 * key_radius**2
+
+
+def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
+    """Mantissa bits t with which rounding provably leaves half of the margin.
+
+    The smallest t >= 0 with L C_rng sqrt(P) 2^-(t+1) <= gamma / (4 R_V), where C_rng is the
+    largest weight, P their number, and L the Lipschitz constant of all bilinear MLPs whose
+    operator norms are up to those that rounding can reach, |W|_op + 2^-(t+1) |W|_F.
+
+    Args:
+        mlp: bilinear.
+        facts: that it stores.
+        margin: gamma_min > 0.
+
+    Raises:
+        ValueError: the gate is not the identity, or the margin not positive.
+
+    Source: Garcia et al., Theorem B.6, its constants made explicit.
+    """
+    _check_bilinear(mlp)
+    tolerance = output_tolerance(margin, facts.values.norm(dim=1).max().item())
+    weights = [weight.detach() for weight in (mlp.A, mlp.G, mlp.B)]
+    operator = [torch.linalg.matrix_norm(weight, 2).item() for weight in weights]
+    frobenius = [weight.norm().item() for weight in weights]
+    spread = max(w.abs().max().item() for w in weights) * math.sqrt(mlp.parameter_count)
+    key_radius = facts.keys.norm(dim=1).max().item()
+    for bits in itertools.count():
+        unit = 2.0 ** -(bits + 1)
+        reached = max(o + unit * f for o, f in zip(operator, frobenius, strict=True))
+        if parameter_lipschitz(reached, key_radius) * spread * unit <= tolerance:
+            return bits
+
+
+@torch.no_grad()
+def rounded_margin_floors(
+    mlp: GatedMLP, facts: FactSet, bits: int, *, entries: int = BLOCK_ENTRIES
+) -> Float[Tensor, " F"]:
+    """The least margin of each fact under any relative errors up to 2^-(t+1) of the weights.
+
+    Absolute values in place of norms: with u = 2^-(t+1), x a key, a = A x, g = G x, the features
+    are off by at most delta = u (|a| |G||x| + |g| |A||x|) + u^2 |A||x| |G||x|, and the margin
+    against j by at most |B^T w| . delta + u |w| . |B| (|phi| + delta), w = v_f(i) - v_j.
+
+    Args:
+        mlp: bilinear.
+        bits: t >= 0.
+        entries: bound on the entries of a temporary array.
+
+    Raises:
+        ValueError: the gate is not the identity, or bits negative.
+    """
+    _check_bilinear(mlp)
+    if bits < 0:
+        raise ValueError(f"bits must be at least 0; got {bits}")
+    unit, A, G, B = 2.0 ** -(bits + 1), mlp.A, mlp.G, mlp.B
+    pulls, floors = facts.values @ B, []  # rows B^T v_j
+    columns = len(facts.values) * max(B.shape)
+    for rows in row_blocks(len(facts), columns, entries=entries):
+        x = facts.keys[rows]
+        a, g, a_size, g_size = x @ A.T, x @ G.T, x.abs() @ A.abs().T, x.abs() @ G.abs().T
+        error = unit * (a.abs() * g_size + g.abs() * a_size) + unit**2 * a_size * g_size
+        reach = unit * ((a * g).abs() + error) @ B.abs().T
+        targets = facts.targets[rows, None]
+        scores = (a * g) @ pulls.T
+        gaps = scores.gather(1, targets) - scores
+        hidden = ((pulls[targets] - pulls).abs() * error[:, None]).sum(2)
+        readout = ((facts.values[targets] - facts.values).abs() * reach[:, None]).sum(2)
+        floors.append((gaps - hidden - readout).scatter(1, targets, torch.inf).amin(1))
+    return torch.cat(floors)
+
+
+@torch.no_grad()
+def rounding_deviations(mlp: GatedMLP, facts: FactSet, retrieval: Retrieval) -> Float[Tensor, " F"]:
+    """Standard deviation of each margin if all weights had independent relative errors of rms 1.
+
+    To first order, against the hardest competitor; it is proportional to the error's rms.
+
+    Raises:
+        ValueError: the gate is not the identity.
+    """
+    _check_bilinear(mlp)
+    a, g = facts.keys @ mlp.A.T, facts.keys @ mlp.G.T
+    w = facts.answers - facts.values[retrieval.competitors]
+    pull, squares = w @ mlp.B, facts.keys**2
+    readout = (w**2 * ((a * g) ** 2 @ (mlp.B**2).T)).sum(1)
+    hidden = ((pull * g) ** 2 * (squares @ (mlp.A**2).T)).sum(1)
+    gates = ((pull * a) ** 2 * (squares @ (mlp.G**2).T)).sum(1)
+    return (readout + hidden + gates).sqrt()
+
+
+def expected_bits(mlp: GatedMLP, facts: FactSet, retrieval: Retrieval) -> int:
+    """Mantissa bits with which independent rounding is expected to leave half of the margin.
+
+    The smallest t at which at most 1/10 of a fact is expected to fall below gamma_min / 2, margins
+    being Gaussian with the standard deviations of :func:`rounding_deviations`. A prediction and
+    no bound.
+
+    Raises:
+        ValueError: the gate is not the identity, or not all facts are stored.
+    """
+    output_tolerance(retrieval.minimum_margin, 1.0)
+    room = retrieval.margins - retrieval.minimum_margin / 2
+    deviations = rounding_deviations(mlp, facts, retrieval)
+    for bits in itertools.count():
+        scale = RMS_ROUNDING * 2.0 ** -(bits + 1)
+        if torch.special.ndtr(-room / (scale * deviations)).sum() <= RARE:
+            return bits
+
+
+# --- errors in the query ------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def query_lipschitz(
+    mlp: GatedMLP, readouts: Float[Tensor, "n m"], radius: float
+) -> Float[Tensor, " n"]:
+    """Exact Lipschitz constants of q -> w . phi(q) on the ball |q| <= R, one for each row w.
+
+    phi is quadratic, so that w . phi(q) = q^T S q with S the symmetric part of A^T diag(w) G,
+    and the gradient is largest on the sphere, 2 R |S|_op. With w = phi(k_t) this is the kernel
+    K(k_t, q); with w = B^T (v_i - v_j) it is the margin itself.
+
+    Args:
+        mlp: bilinear.
+        readouts: w.
+        radius: R >= 0, of a ball that holds all queries.
+
+    Raises:
+        ValueError: the gate is not the identity, or the radius is negative.
+
+    Source: the L_k of Garcia et al., eq. 69.
+    """
+    _check_bilinear(mlp)
+    if not 0 <= radius < math.inf:
+        raise ValueError(f"radius must be finite and >= 0; got {radius}")
+    norms = []
+    for w in readouts:
+        S = mlp.A.T @ (w[:, None] * mlp.G)
+        norms.append(torch.linalg.eigvalsh((S + S.T) / 2).abs().max())
+    return 2 * radius * torch.stack(norms)
+
+
+@torch.no_grad()
+def noisy_margin_floors(
+    memory: Memory,
+    facts: FactSet,
+    lipschitz: Float[Tensor, " F"],
+    epsilon: float,
+    *,
+    entries: int = BLOCK_ENTRIES,
+) -> Float[Tensor, " F"]:
+    """The least margin of each fact of a Hebbian memory when queries are off by epsilon.
+
+    Queries change the vote of fact t by at most L_t epsilon, and with it the margin against j by
+    L_t epsilon |<v_f(i) - v_j, v_f(t)>|; the votes are added up.
+
+    Args:
+        memory: z -> sum_t v_f(t) K(k_t, z).
+        lipschitz: L_t of K(k_t, .) on a set that holds clean and noisy queries.
+        epsilon: largest norm of the noise, >= 0.
+
+    Raises:
+        ValueError: epsilon is negative.
+
+    Source: Garcia et al., eq. 73, before its sum is bounded for isotropic values.
+    """
+    _check_noise(epsilon)
+    votes = facts.values @ (facts.answers * lipschitz[:, None]).T
+    floors = []
+    for rows, scores in score_blocks(memory, facts, entries=entries):
+        targets = facts.targets[rows, None]
+        gaps = scores.gather(1, targets) - scores
+        loss = epsilon * torch.cdist(votes[targets[:, 0]], votes, p=1)
+        floors.append((gaps - loss).scatter(1, targets, torch.inf).amin(1))
+    return torch.cat(floors)
+
+
+def noisy_margin_bound(
+    margin: float,
+    lipschitz: float,
+    epsilon: float,
+    *,
+    F: int,
+    d: int,
+    coherence: float,
+    delta: float = DELTA,
+) -> Bound:
+    """gamma - 2 (1 + mu_v) L_k epsilon - 2 sqrt(2) L_k epsilon sqrt(F L / d).
+
+    Args:
+        margin: gamma_min of clean queries.
+        lipschitz: L_k >= 0 of the kernel in the query.
+        epsilon: largest norm of the noise, >= 0.
+        F: number of facts, at least 2.
+        d: dimension of the isotropic unit values.
+        coherence: mu_v in [0, 1], the largest inner product of two values.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Garcia et al., Theorem B.62, eq. 70.
+    """
+    _check_noise(epsilon)
+    if F < 2 or d < 1 or not lipschitz >= 0 or not 0 <= coherence <= 1:
+        raise ValueError(
+            "F must be at least 2, d at least 1, lipschitz >= 0 and coherence in [0, 1]; "
+            f"got {F}, {d}, {lipschitz}, {coherence}"
+        )
+    L = float(log_factor(F, delta=delta))
+    return Bound(
+        {
+            "clean": margin,
+            "own and competitor": -2 * (1 + coherence) * lipschitz * epsilon,
+            "others": -2 * math.sqrt(2 * F * L / d) * lipschitz * epsilon,
+        },
+        {"F L ≥ d": d <= F * L},
+        False,
+    )
+
+
+def noise_tolerance(
+    margin: float, lipschitz: float, *, F: int, d: int, constant: float = 1.0, delta: float = DELTA
+) -> float:
+    """gamma_min / (C_2 L_bil) sqrt(d / (F L)): less noise leaves every margin positive.
+
+    Args:
+        margin: gamma_min > 0.
+        lipschitz: L_bil > 0.
+        constant: C_2, which the source leaves open.
+
+    Raises:
+        ValueError: margin, lipschitz or constant is not positive.
+
+    Source: Garcia et al., Corollary B.64, eq. 76.
+    """
+    if not margin > 0 or not lipschitz > 0 or not constant > 0:
+        raise ValueError(
+            "margin, lipschitz and constant must be positive; "
+            f"got {margin:.3g}, {lipschitz:.3g}, {constant:.3g}"
+        )
+    return margin / (constant * lipschitz) * math.sqrt(d / (F * log_factor(F, delta=delta)))
+
+
+def _check_bilinear(mlp: GatedMLP) -> None:
+    if mlp.gate != "identity":
+        raise ValueError(f"mlp must be bilinear, with the gate 'identity'; got {mlp.gate!r}")
+
+
+def _check_noise(epsilon: float) -> None:
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be finite and >= 0; got {epsilon}")
