@@ -151,21 +151,25 @@ def test_the_floor_under_lost_margins_is_that_of_the_energy_which_rank_forces():
 
 @pytest.mark.parametrize(("F", "d", "m"), [(64, 48, 128), (128, 64, 256), (256, 96, 512)])
 def test_statistics_of_isotropic_facts_are_within_constants_of_their_bounds(F, d, m):
-    """The four inequalities of Theorem B.20, with C_0 = 1 and 2 for the constants of norms."""
+    """The four inequalities of Theorem B.20, with C_0 = 1.
+
+    A difference of unit vectors is at most 2 long, and the largest of e^L Gaussians about
+    sqrt(2 L): 2 sqrt(2) in B_Y, 4 in E_v, and 2 for the two that have no such factors.
+    """
     L = math.log(F**2 / 0.5)
     sigma = math.sqrt(kernel_variance(m, d))
     for seed in range(5):
         facts = random_facts(F, d, generator=generator(seed))
         mlp = sketched_k2(facts, m, generator=generator(seed, 1))
         g = kernel_geometry(feature_kernel(mlp), facts.keys, facts.answers, centre=1 / d)
-        assert g.mean_alignment <= 2 * math.sqrt(F * L / d)
-        assert g.value_energy_truncated <= 2**2 * (F - 2 + L) / (d - 1)
+        assert g.mean_alignment <= 2 * math.sqrt(2 * F * L / d)
+        assert g.value_energy_truncated <= 4 * (F - 2 + L) / (d - 1)
         assert math.sqrt(g.column_energy_centred) <= 2 * sigma * math.sqrt(F - 2 + L)
         assert g.coupling_centred <= 2 * math.sqrt(L / (F - 2))
         residual = (
             4 * sigma * math.sqrt(L * (F - 2 + L) / (d - 1)) * math.sqrt((F - 2 + L) / (F - 2))
         )
-        assert g.crosstalk_truncated <= 2 * math.sqrt(F * L / d**3) + residual
+        assert g.crosstalk_truncated <= 2 * math.sqrt(2 * F * L / d**3) + residual
 
 
 @pytest.mark.parametrize(
