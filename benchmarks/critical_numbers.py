@@ -9,9 +9,9 @@ dimension 30, a minute in dimension 48 and five minutes in dimension 60 on one c
 
 import argparse
 
-from records import add_missing
-
+from lib.chapter import data
 from lib.linear.top1 import critical_number_of_seed
+from lib.sweeps import sweep
 
 
 def main() -> None:
@@ -20,11 +20,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     options = parser.parse_args()
     jobs = [(d, s) for d in options.dimensions for s in range(options.seeds)]
-    table = add_missing(
-        "critical_numbers.csv",
+    table = sweep(
         ("d", "seed"),
         jobs,
         lambda d, seed: {"n_c": critical_number_of_seed(d, seed)},
+        path=data("critical_numbers.csv"),
     )
     print(table.groupby("d")["n_c"].describe())
 

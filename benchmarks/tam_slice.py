@@ -9,8 +9,8 @@ same facts.
 
 import argparse
 
-from records import add_missing
-
+from lib.chapter import data
+from lib.sweeps import sweep
 from lib.tam.comparison import experiment
 
 R = 0.15
@@ -25,11 +25,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     jobs = [(d, s, a) for d in options.dimensions for s in range(options.seeds) for a in LOADS]
-    add_missing(
-        "tam_slice.csv",
+    sweep(
         ("d", "seed", "alpha"),
         jobs,
         lambda d, seed, alpha: experiment(alpha, R, d, seed, ridge=RIDGE, beta=BETA).row(),
+        path=data("tam_slice.csv"),
     )
 
 

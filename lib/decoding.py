@@ -15,6 +15,9 @@ from torch import Tensor
 from lib.facts import FactSet
 from lib.numerics import BLOCK_ENTRIES, row_blocks, unit_rows
 
+#: Scores formed before the first look at whether a fact is lost.
+EARLY_ENTRIES = 2**20
+
 Memory = Callable[[Float[Tensor, "b d"]], Float[Tensor, "b d_v"]]
 
 
@@ -75,6 +78,21 @@ def retrieve(memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES) ->
         margins.append(target_score - competitor_score)
         competitors.append(competitor)
     return Retrieval(facts.targets, torch.cat(competitors), torch.cat(margins))
+
+
+@torch.no_grad()
+def stores_all(memory: Memory, facts: FactSet) -> bool:
+    """Whether every margin is positive; ends at the first block of facts in which one is not.
+
+    Raises:
+        ValueError: as :func:`retrieve`.
+    """
+    for rows, scores in score_blocks(memory, facts, entries=EARLY_ENTRIES):
+        target = facts.targets[rows, None]
+        target_score = scores.gather(1, target).squeeze(1)
+        if (scores.scatter(1, target, -torch.inf).amax(1) >= target_score).any():
+            return False
+    return True
 
 
 @torch.no_grad()

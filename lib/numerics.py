@@ -1,12 +1,14 @@
 """Shared numerical tools: seeded streams, blocks of bounded memory, ridge least squares."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm import tqdm
 
 #: Entries in the largest temporary array of a blocked reduction: 128 MiB in float64.
 BLOCK_ENTRIES = 2**24
@@ -16,6 +18,9 @@ RELATIVE_CUTOFF = 1e-11
 
 #: Largest condition number at which normal equations are solved by Cholesky: half the digits.
 CHOLESKY_LIMIT = 1e8
+
+#: Squared gradient, over the smallest so far, at which conjugate gradients have lost their way.
+DIVERGED = 1e8
 
 
 def generator(*stream: int) -> torch.Generator:
@@ -119,23 +124,102 @@ def ridge_regression(
     Source: Garcia et al., eqs. 13 and 14 (whose dual form leaves out the factor F).
     """
     check_ridge(ridge)
-    Phi, Y = features.double(), targets.double()
-    F, m = Phi.shape
-    largest = Phi.abs().max().item() or 1.0
-    Phi, ridge = Phi / largest, ridge / largest / largest  # in range whatever the scale
-    if (Phi**2).sum() >= CHOLESKY_LIMIT * ridge * F:
+    if not (features.isfinite().all() and targets.isfinite().all()):
+        raise ValueError("features and targets must be finite")
+    F, m = features.shape
+    Y = targets.double()
+    largest = max(abs(extreme.item()) for extreme in features.aminmax()) or 1.0
+    ridge = ridge / largest / largest
+
+    def scaled(rows: slice) -> Tensor:  # in range whatever the scale of the features
+        return features[rows].double() / largest
+
+    blocks = list(row_blocks(F, m))
+    if sum((scaled(rows) ** 2).sum().item() for rows in blocks) >= CHOLESKY_LIMIT * ridge * F:
         rounding = max(RELATIVE_CUTOFF, max(F, m) * torch.finfo(features.dtype).eps)
-        U, s, Vt = compact_svd(Phi, cutoff=min(rounding, 0.5))
+        U, s, Vt = compact_svd(scaled(slice(None)), cutoff=min(rounding, 0.5))
         B = ((Y.T @ U) / (s + ridge * F / s)) @ Vt
     elif m <= F:
-        gram = Phi.T @ Phi
+        gram, moment = torch.zeros(m, m).to(Y), torch.zeros(m, Y.shape[1]).to(Y)
+        for rows in blocks:
+            Phi = scaled(rows)
+            gram.addmm_(Phi.T, Phi)
+            moment.addmm_(Phi.T, Y[rows])
         gram.diagonal().add_(ridge * F)
-        B = torch.cholesky_solve(Phi.T @ Y, torch.linalg.cholesky(gram)).T
+        B = torch.cholesky_solve(moment, torch.linalg.cholesky(gram, out=gram)).T
     else:
+        Phi = scaled(slice(None))
         gram = Phi @ Phi.T
         gram.diagonal().add_(ridge * F)
         B = torch.cholesky_solve(Y, torch.linalg.cholesky(gram)).T @ Phi
     return (B / largest).to(features.dtype)
+
+
+def least_squares(
+    forward: Callable[[Tensor], Tensor],
+    adjoint: Callable[[Tensor], Tensor],
+    target: Float[Tensor, "n p"],
+    *,
+    curvature: Float[Tensor, "m d"],
+    tolerance: float,
+    limit: int,
+) -> Float[Tensor, "m d"]:
+    """Minimiser X of ||target - forward(X)||, by conjugate gradients on the normal equations.
+
+    The unknowns are scaled by the diagonal of the normal equations. It stops when the gradient,
+    scaled likewise, is ``tolerance`` times what it was at X = 0. Should that not be reached, by
+    ``limit`` or because rounding has taken over, the iterate with the smallest gradient is
+    returned with a warning; it is finite. Where the minimum is not unique, X is the one of least
+    scaled norm.
+
+    Args:
+        forward: a linear map.
+        adjoint: its transpose.
+        target: what to reach.
+        curvature: diagonal of adjoint(forward(.)), >= 0; unknowns where it is 0 stay 0.
+        tolerance: in (0, 1).
+        limit: most iterations, at least 1.
+
+    Raises:
+        ValueError: tolerance, limit or target is out of range.
+    """
+    if not 0 < tolerance < 1 or limit < 1:
+        raise ValueError(
+            f"tolerance must be in (0, 1) and limit at least 1; got {tolerance} and {limit}"
+        )
+    if not target.isfinite().all() or not curvature.isfinite().all():
+        raise ValueError("target and curvature must be finite")
+    scale = torch.where(curvature > 0, curvature, torch.inf).rsqrt()
+    residual = target.clone()
+    gradient = scale * adjoint(residual)
+    direction, X = gradient, torch.zeros_like(gradient)
+    start = size = gradient.square().sum().item()
+    best, smallest = X.clone(), size
+    with tqdm(total=limit, disable=None, leave=False, desc="least squares") as progress:
+        for _ in range(limit):
+            if smallest <= tolerance**2 * start:
+                return scale * best
+            image = forward(scale * direction)
+            if not (bend := image.square().sum().item()) > 0:
+                break
+            step = size / bend
+            X = X + step * direction
+            residual = residual - step * image
+            gradient = scale * adjoint(residual)
+            size, before = gradient.square().sum().item(), size
+            if not size <= DIVERGED * smallest:  # also for NaN
+                break
+            if size < smallest:
+                best, smallest = X, size
+            direction = gradient + (size / before) * direction
+            progress.update()
+    if smallest > tolerance**2 * start:
+        warnings.warn(
+            f"least squares stopped at {math.sqrt(smallest / start):.1g} of the first gradient; "
+            f"asked for {tolerance:.1g}",
+            stacklevel=2,
+        )
+    return scale * best
 
 
 def check_ridge(ridge: float) -> None:

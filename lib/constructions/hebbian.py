@@ -5,6 +5,7 @@ weighted by its similarity to the query. A feature map phi turns it into an MLP 
 C^T Phi; conversely every MLP is such a memory with a whitened kernel.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,7 @@ from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
     check_ridge,
+    least_squares,
     ridge_regression,
     row_blocks,
     take_diagonal,
@@ -27,6 +29,10 @@ from lib.numerics import (
 Kernel = Callable[[Float[Tensor, "n d"], Float[Tensor, "q d"]], Float[Tensor, "n q"]]
 
 WHITENINGS = ("none", "diag", "full")
+
+#: Where the least-squares solves of the data-dependent construction stop: below 1e-3 margins no
+#: longer change in their third digit, and float32 gets there.
+TOLERANCE, ITERATIONS = 1e-4, 1000
 
 
 def sketched_k2(
@@ -41,8 +47,53 @@ def sketched_k2(
     """Hebbian MLP with random bilinear features, a sketch of the quadratic kernel <x, z>^2.
 
     Rows of A_bar and G_bar are standard Gaussian, A = m^(-1/4) A_bar and G = m^(-1/4) G_bar, so
-    that phi(x) . phi(z) is an unbiased estimate of <x, z>^2. The readout is B = C^T Phi M with
-    Phi the features of the keys, C the codes of their answers, Sigma = Phi^T Phi / F and
+    that phi(x) . phi(z) is an unbiased estimate of <x, z>^2. The readout is that of
+    :func:`hebbian_mlp`.
+
+    Args:
+        facts: what to store.
+        width: m >= 1.
+        whitening, ridge, codes: of the readout.
+
+    Returns:
+        A frozen bilinear MLP in the dtype of the facts.
+
+    Raises:
+        ValueError: width is not allowed, or as :func:`hebbian_mlp`.
+
+    Source: Garcia et al., Algorithm 1, Lemma B.2.
+    """
+    _check_readout(facts, whitening, ridge, codes)
+    A, G = sketch_weights(facts, width, generator=generator)
+    return hebbian_mlp(facts, A, G, whitening=whitening, ridge=ridge, codes=codes)
+
+
+def sketch_weights(
+    facts: FactSet, width: int, *, generator: torch.Generator
+) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m d"]]:
+    """A and G of the sketch: independent N(0, m^(-1/2)) entries, on the facts' device and dtype.
+
+    Raises:
+        ValueError: width is not an integer of at least 1.
+    """
+    if not isinstance(width, int) or width < 1:
+        raise ValueError(f"width must be an integer of at least 1; got {width}")
+    return _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
+
+
+def hebbian_mlp(
+    facts: FactSet,
+    A: Float[Tensor, "m d"],
+    G: Float[Tensor, "m d"],
+    *,
+    whitening: str = "none",
+    ridge: float = 1e-6,
+    codes: Float[Tensor, "N d_c"] | None = None,
+) -> GatedMLP:
+    """Bilinear MLP with given hidden weights and a Hebbian readout.
+
+    B = C^T Phi M with Phi the features of the keys, C the codes of their answers,
+    Sigma = Phi^T Phi / F and
 
     - ``none``: M = I;
     - ``diag``: M = (diag(Sigma) + ridge)^(-1) / F;
@@ -50,50 +101,150 @@ def sketched_k2(
 
     Algorithm 1 divides by F for ``none`` too. That scales every margin alike; left out, the
     kernel has expectation <x, z>^2 and margins are those of Theorem B.30. In the dual branch
-    (m > F) it adds ridge where the primal has ridge F; here both have ridge F.
+    (m > F) it adds ridge where the primal has ridge F; here both have ridge F. ``none`` and
+    ``diag`` never hold all features at once.
 
     Args:
         facts: what to store.
-        width: m >= 1.
+        A, G: hidden weights, in the dtype of the facts.
         whitening: ``none``, ``diag`` or ``full``.
         ridge: lambda >= 0; 0 with ``full`` takes the pseudo-inverse.
         codes: c_j, one row per value, written into the memory; by default the values.
 
     Returns:
+        A frozen MLP.
+
+    Raises:
+        ValueError: whitening, ridge or the number of codes is not allowed.
+
+    Source: Garcia et al., Algorithm 1, Appendix B.2.4.
+    """
+    C = _check_readout(facts, whitening, ridge, codes)[facts.targets]
+    if whitening == "full":
+        return GatedMLP(A, G, ridge_regression(_features(facts, A, G), C, ridge)).requires_grad_(
+            False
+        )
+    B = torch.zeros(C.shape[1], len(A)).to(A)
+    variances = torch.zeros(len(A)).to(A)
+    for rows in row_blocks(len(facts), len(A)):
+        Phi = (facts.keys[rows] @ A.T) * (facts.keys[rows] @ G.T)
+        B += C[rows].T @ Phi
+        variances += (Phi**2).sum(0)
+    if whitening == "diag":
+        variances += ridge * len(facts)
+        B = B / torch.where(variances > 0, variances, 1)  # B is zero where the feature is
+    return GatedMLP(A, G, B).requires_grad_(False)
+
+
+def data_dependent(
+    facts: FactSet,
+    width: int,
+    *,
+    generator: torch.Generator,
+    ridge: float = 1e-6,
+    tolerance: float = TOLERANCE,
+    limit: int = ITERATIONS,
+) -> GatedMLP:
+    """Hebbian MLP whose hidden weights are fitted to the facts, by two linear least squares.
+
+    As :func:`solved_mlp`, from the random weights of the sketch.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Garcia et al., Appendix B.2.5.
+    """
+    check_ridge(ridge)
+    A, G = sketch_weights(facts, width, generator=generator)
+    return solved_mlp(facts, A, G, ridge=ridge, tolerance=tolerance, limit=limit)
+
+
+def solved_mlp(
+    facts: FactSet,
+    A: Float[Tensor, "m d"],
+    G: Float[Tensor, "m d"],
+    *,
+    ridge: float = 1e-6,
+    tolerance: float = TOLERANCE,
+    limit: int = ITERATIONS,
+) -> GatedMLP:
+    """Fit first G, then A, so that the Hebbian readout of the given weights answers every key.
+
+    With B_0 the raw readout, G_1 minimises ||C - Phi(A, G_1) B_0^T||_F and A_1 minimises
+    ||C - Phi(A_1, G_1) B_0^T||_F; the readout is then replaced by the whitened one. A_1 is scaled
+    to features of mean square norm 1, those of the sketch, so that the ridge means the same for
+    both. Neither problem is ever written as a matrix.
+
+    Args:
+        facts: what to store.
+        A, G: hidden weights to start from.
+        ridge: lambda >= 0 of the final readout.
+        tolerance, limit: of :func:`lib.numerics.least_squares`; a warning says if a solve ends
+            above the tolerance.
+
+    Returns:
         A frozen bilinear MLP in the dtype of the facts.
 
     Raises:
-        ValueError: width, whitening, ridge or the number of codes is not allowed.
+        ValueError: an argument is out of range.
 
-    Source: Garcia et al., Algorithm 1, Lemma B.2, Appendix B.2.4.
+    Source: Garcia et al., eqs. 17 and 18.
     """
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"width must be an integer of at least 1; got {width}")
-    if whitening not in WHITENINGS:
-        raise ValueError(f"whitening must be one of {', '.join(WHITENINGS)}; got {whitening!r}")
     check_ridge(ridge)
-    if codes is None:
-        codes = facts.values
-    if len(codes) != len(facts.values):
-        raise ValueError(f"codes must have {len(facts.values)} rows, as values; got {len(codes)}")
-    if codes.dtype != facts.values.dtype or not codes.isfinite().all():
-        raise ValueError(f"codes must be finite and {facts.values.dtype}, as values")
-    A, G = _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
-    Phi = (facts.keys @ A.T) * (facts.keys @ G.T)
-    C = codes[facts.targets]
-    if whitening == "full":
-        B = ridge_regression(Phi, C, ridge)
-    else:
-        B = C.T @ Phi
-        if whitening == "diag":
-            variances = (Phi**2).sum(0) + ridge * len(facts)
-            B = B / torch.where(variances > 0, variances, 1)  # B is zero where the feature is
-    return GatedMLP(A, G, B).requires_grad_(False)
+    B = hebbian_mlp(facts, A, G).B / len(facts)
+    G = _fit_factor(facts, A, B, tolerance, limit)
+    A = _fit_factor(facts, G, B, tolerance, limit)
+    energy = sum(
+        ((facts.keys[rows] @ A.T) * (facts.keys[rows] @ G.T)).square().sum().item()
+        for rows in row_blocks(len(facts), len(A))
+    )
+    if not energy > 0:
+        raise ValueError("values must not all be zero")
+    return hebbian_mlp(facts, A * math.sqrt(len(facts) / energy), G, whitening="full", ridge=ridge)
+
+
+def _fit_factor(facts: FactSet, fixed: Tensor, B: Tensor, tolerance: float, limit: int) -> Tensor:
+    """X minimising ||C - ((K fixed^T) * (K X^T)) B^T||_F."""
+    K, C = facts.keys, facts.answers
+    P = K @ fixed.T
+    curvature = (P**2).T @ K**2 * (B**2).sum(0)[:, None]  # diagonal of the normal equations
+    return least_squares(
+        lambda X: (P * (K @ X.T)) @ B.T,
+        lambda R: (P * (R @ B)).T @ K,
+        C,
+        curvature=curvature,
+        tolerance=tolerance,
+        limit=limit,
+    )
+
+
+def _features(facts: FactSet, A: Tensor, G: Tensor) -> Tensor:
+    """Phi of all keys, with no second array of its size."""
+    Phi = torch.empty(len(facts), len(A)).to(A)
+    for rows in row_blocks(len(facts), len(A)):
+        torch.mul(facts.keys[rows] @ A.T, facts.keys[rows] @ G.T, out=Phi[rows])
+    return Phi
 
 
 def _bilinear_weights(width: int, facts: FactSet, generator: torch.Generator) -> Tensor:
     weights = torch.randn(width, facts.keys.shape[1], dtype=torch.float64, generator=generator)
     return (weights * width**-0.25).to(facts.keys)
+
+
+def _check_readout(
+    facts: FactSet, whitening: str, ridge: float, codes: Tensor | None
+) -> Float[Tensor, "N d_c"]:
+    """The codes, once everything about the readout is allowed."""
+    if whitening not in WHITENINGS:
+        raise ValueError(f"whitening must be one of {', '.join(WHITENINGS)}; got {whitening!r}")
+    check_ridge(ridge)
+    if codes is None:
+        return facts.values
+    if len(codes) != len(facts.values):
+        raise ValueError(f"codes must have {len(facts.values)} rows, as values; got {len(codes)}")
+    if codes.dtype != facts.values.dtype or not codes.isfinite().all():
+        raise ValueError(f"codes must be finite and {facts.values.dtype}, as values")
+    return codes
 
 
 def k2_kernel(x: Float[Tensor, "n d"], z: Float[Tensor, "q d"]) -> Float[Tensor, "n q"]:

@@ -1,0 +1,123 @@
+"""MLPs trained on their facts by gradient descent."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.decoding import retrieve
+from lib.facts import FactSet
+from lib.mlp import GATES, GatedMLP
+
+LOSSES = ("cross entropy", "squared")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Full-batch Adam with a learning rate that falls along half a cosine.
+
+    Attributes:
+        steps: number of updates.
+        rate: first learning rate.
+        final_rate: last learning rate.
+        checked_every: steps between two looks at the smallest margin.
+    """
+
+    steps: int
+    rate: float
+    final_rate: float
+    checked_every: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.checked_every < 1 or not 0 <= self.final_rate <= self.rate:
+            raise ValueError(
+                "steps and checked_every must be at least 1 and 0 <= final_rate <= rate; "
+                f"got {self.steps}, {self.checked_every}, {self.final_rate}, {self.rate}"
+            )
+
+
+#: Garcia et al., Appendix A.1.1.
+PUBLISHED = Recipe(steps=10_000, rate=1e-3, final_rate=1e-6, checked_every=100)
+
+#: Ours: a seventh of the steps, and widths at least as small.
+FAST = Recipe(steps=1500, rate=2e-2, final_rate=2e-5, checked_every=25)
+
+
+def gradient_descent(
+    facts: FactSet,
+    width: int,
+    *,
+    generator: torch.Generator,
+    gate: str = "identity",
+    loss: str = "cross entropy",
+    recipe: Recipe = FAST,
+    enough: float = math.inf,
+) -> GatedMLP:
+    """Train an MLP to answer every key, and return the checkpoint with the largest minimum margin.
+
+    The loss is the cross entropy of the scores <g(k_i), v_j>, or the squared distance of g(k_i)
+    from the target's value. Weights start as N(0, 1/d) in A and G, and N(0, 1/m) in B.
+
+    Args:
+        facts: what to store.
+        width: m >= 1.
+        gate: of the MLP.
+        loss: ``cross entropy`` or ``squared``.
+        recipe: how long, and at which rates.
+        enough: training ends at the first checkpoint whose minimum margin exceeds this.
+
+    Returns:
+        A frozen MLP in the dtype of the facts.
+
+    Raises:
+        ValueError: width, gate or loss is not allowed.
+
+    Source: Garcia et al., Appendix A.1.1.
+    """
+    if not isinstance(width, int) or width < 1:
+        raise ValueError(f"width must be an integer of at least 1; got {width}")
+    if gate not in GATES:
+        raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+    if loss not in LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
+    mlp = _initial(facts, width, gate, generator)
+    optimizer = torch.optim.Adam(mlp.parameters(), lr=recipe.rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, recipe.steps, eta_min=recipe.final_rate
+    )
+    best, largest = _weights(mlp), -math.inf
+    for step in tqdm(range(1, recipe.steps + 1), disable=None, leave=False, desc="training"):
+        optimizer.zero_grad(set_to_none=True)
+        _loss(mlp, facts, loss).backward()
+        optimizer.step()
+        schedule.step()
+        if step % recipe.checked_every == 0 or step == recipe.steps:
+            margin = retrieve(mlp, facts).minimum_margin
+            if margin > largest:
+                best, largest = _weights(mlp), margin
+            if margin > enough:
+                break
+    return GatedMLP(*best, gate).requires_grad_(False)
+
+
+def _initial(facts: FactSet, width: int, gate: str, generator: torch.Generator) -> GatedMLP:
+    d, d_v = facts.keys.shape[1], facts.values.shape[1]
+
+    def draw(rows: int, columns: int) -> torch.Tensor:
+        normal = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+        return (normal / columns**0.5).to(facts.keys)
+
+    return GatedMLP(draw(width, d), draw(width, d), draw(d_v, width), gate)
+
+
+def _loss(mlp: GatedMLP, facts: FactSet, loss: str) -> torch.Tensor:
+    outputs = mlp(facts.keys)
+    if loss == "squared":
+        return (outputs - facts.answers).square().sum(1).mean()
+    return nn.functional.cross_entropy(outputs @ facts.values.T, facts.targets)
+
+
+def _weights(mlp: GatedMLP) -> list[torch.Tensor]:
+    return [weight.detach().clone() for weight in (mlp.A, mlp.G, mlp.B)]

@@ -1,0 +1,54 @@
+"""The NTK construction: random gates and outputs, up weights that correlate them with the facts."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lib.facts import FactSet
+from lib.mlp import GatedMLP
+from lib.numerics import row_blocks, unit_rows
+
+
+def ntk(facts: FactSet, width: int, *, generator: torch.Generator) -> GatedMLP:
+    """MLP with random gates w_r ~ N(0, I) and random unit outputs p_r; see :func:`ntk_mlp`.
+
+    Args:
+        facts: what to store.
+        width: m >= 1.
+
+    Returns:
+        A frozen ReLU-gated MLP in the dtype of the facts.
+
+    Raises:
+        ValueError: width is not an integer of at least 1.
+
+    Source: Garcia et al., Appendix B.3, after Nichani et al. (2024), Hermite degree 1.
+    """
+    if not isinstance(width, int) or width < 1:
+        raise ValueError(f"width must be an integer of at least 1; got {width}")
+
+    def draw(d: int) -> Tensor:
+        normal = torch.randn(width, d, dtype=torch.float64, generator=generator)
+        return normal.to(facts.keys)
+
+    return ntk_mlp(facts, draw(facts.keys.shape[1]), draw(facts.values.shape[1]))
+
+
+def ntk_mlp(
+    facts: FactSet, gates: Float[Tensor, "m d"], outputs: Float[Tensor, "m d_v"]
+) -> GatedMLP:
+    """P (ReLU(W_gate x) * (W_up x)) with W_up = ((K W_gate^T) * (C P))^T K / m.
+
+    Args:
+        facts: what to store; C are the values of the answers.
+        gates: W_gate, in the dtype of the facts.
+        outputs: rows p_r, scaled here to unit norm; P has them as columns.
+
+    Source: Garcia et al., Appendix B.3.
+    """
+    P = unit_rows(outputs).T
+    up = torch.zeros_like(gates)
+    for rows in row_blocks(len(facts), len(gates)):
+        K, C = facts.keys[rows], facts.answers[rows]
+        up += ((K @ gates.T) * (C @ P)).T @ K
+    return GatedMLP(up / len(gates), gates, P.contiguous(), "relu").requires_grad_(False)
