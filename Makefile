@@ -16,7 +16,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,test,dask]'
 	touch $@
 
 book: $(READY)  ## render the book from the executed notebooks

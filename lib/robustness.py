@@ -94,7 +94,8 @@ def output_tolerance(margin: float, value_radius: float) -> float:
     """
     if not margin > 0 or not value_radius > 0:
         raise ValueError(
-            f"margin and value_radius must be positive; got {margin:.3g} and {value_radius:.3g}"
+            "the memory must store its facts and values must not be zero; "
+            f"got margin {margin:.3g} and value_radius {value_radius:.3g}"
         )
     return margin / (4 * value_radius)
 
@@ -106,17 +107,43 @@ def parameter_lipschitz(operator_norm: float, key_radius: float) -> float:
     |g(x) - g'(x)| <= sqrt(3) M^2 R_K^2 sqrt(|A - A'|_F^2 + |G - G'|_F^2 + |B - B'|_F^2).
 
     Source: Garcia et al., Lemma B.5, which has 3 in place of sqrt(3): a + b + c is at most
-    sqrt(3 (a^2 + b^2 + c^2)). MLPs of one unit attain it.
+    sqrt(3 (a^2 + b^2 + c^2)). MLPs of one unit come arbitrarily close.
     """
     return math.sqrt(3) * operator_norm**2 * key_radius**2
 
 
-def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
-    """Mantissa bits t with which rounding provably leaves half of the margin.
+def rounded_output_bound(mlp: GatedMLP, facts: FactSet, bits: int) -> float:
+    """How far rounding to t mantissa bits may move any output: L C_rng sqrt(P) 2^-(t+1).
 
-    The smallest t >= 0 with L C_rng sqrt(P) 2^-(t+1) <= gamma / (4 R_V), where C_rng is the
-    largest weight, P their number, and L the Lipschitz constant of all bilinear MLPs whose
-    operator norms are up to those that rounding can reach, |W|_op + 2^-(t+1) |W|_F.
+    C_rng is the largest weight, P their number, and L the Lipschitz constant of all bilinear MLPs
+    whose operator norms are up to those that rounding can reach, |W|_op + 2^-(t+1) |W|_F.
+
+    Args:
+        mlp: bilinear.
+        facts: for their largest key.
+        bits: t >= 0.
+
+    Raises:
+        ValueError: the gate is not the identity, or bits negative.
+
+    Source: Garcia et al., the proof of Theorem B.6.
+    """
+    _check_bilinear(mlp)
+    unit = _roundoff(bits)
+    weights = [weight.detach() for weight in (mlp.A, mlp.G, mlp.B)]
+    norm = max(
+        torch.linalg.matrix_norm(weight, 2).item() + unit * weight.norm().item()
+        for weight in weights
+    )
+    largest = max(weight.abs().max().item() for weight in weights)
+    lipschitz = parameter_lipschitz(norm, facts.keys.norm(dim=1).max().item())
+    return lipschitz * largest * math.sqrt(mlp.parameter_count) * unit
+
+
+def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
+    """Mantissa bits with which rounding provably leaves half of the margin.
+
+    The smallest t >= 0 at which :func:`rounded_output_bound` is at most gamma / (4 R_V).
 
     Args:
         mlp: bilinear.
@@ -128,29 +155,22 @@ def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
 
     Source: Garcia et al., Theorem B.6, its constants made explicit.
     """
-    _check_bilinear(mlp)
     tolerance = output_tolerance(margin, facts.values.norm(dim=1).max().item())
-    weights = [weight.detach() for weight in (mlp.A, mlp.G, mlp.B)]
-    operator = [torch.linalg.matrix_norm(weight, 2).item() for weight in weights]
-    frobenius = [weight.norm().item() for weight in weights]
-    spread = max(w.abs().max().item() for w in weights) * math.sqrt(mlp.parameter_count)
-    key_radius = facts.keys.norm(dim=1).max().item()
-    for bits in itertools.count():
-        unit = 2.0 ** -(bits + 1)
-        reached = max(o + unit * f for o, f in zip(operator, frobenius, strict=True))
-        if parameter_lipschitz(reached, key_radius) * spread * unit <= tolerance:
-            return bits
+    return next(
+        bits for bits in itertools.count() if rounded_output_bound(mlp, facts, bits) <= tolerance
+    )
 
 
 @torch.no_grad()
 def rounded_margin_floors(
     mlp: GatedMLP, facts: FactSet, bits: int, *, entries: int = BLOCK_ENTRIES
 ) -> Float[Tensor, " F"]:
-    """The least margin of each fact under any relative errors up to 2^-(t+1) of the weights.
+    """A lower bound on each margin under any relative errors up to 2^-(t+1) of the weights.
 
-    Absolute values in place of norms: with u = 2^-(t+1), x a key, a = A x, g = G x, the features
-    are off by at most delta = u (|a| |G||x| + |g| |A||x|) + u^2 |A||x| |G||x|, and the margin
-    against j by at most |B^T w| . delta + u |w| . |B| (|phi| + delta), w = v_f(i) - v_j.
+    Absolute values in place of norms, and attained to first order. With u = 2^-(t+1), x a key,
+    a = A x and g = G x, the features are off by at most
+    delta = u (|a| |G||x| + |g| |A||x|) + u^2 |A||x| |G||x|, and the margin against j by at most
+    |B^T w| . delta + u |w| . |B| (|phi| + delta), w = v_f(i) - v_j.
 
     Args:
         mlp: bilinear.
@@ -161,9 +181,7 @@ def rounded_margin_floors(
         ValueError: the gate is not the identity, or bits negative.
     """
     _check_bilinear(mlp)
-    if bits < 0:
-        raise ValueError(f"bits must be at least 0; got {bits}")
-    unit, A, G, B = 2.0 ** -(bits + 1), mlp.A, mlp.G, mlp.B
+    unit, A, G, B = _roundoff(bits), mlp.A, mlp.G, mlp.B
     pulls, floors = facts.values @ B, []  # rows B^T v_j
     columns = len(facts.values) * max(B.shape)
     for rows in row_blocks(len(facts), columns, entries=entries):
@@ -260,7 +278,7 @@ def noisy_margin_floors(
     *,
     entries: int = BLOCK_ENTRIES,
 ) -> Float[Tensor, " F"]:
-    """The least margin of each fact of a Hebbian memory when queries are off by epsilon.
+    """A lower bound on each margin of a Hebbian memory when queries are off by epsilon.
 
     Queries change the vote of fact t by at most L_t epsilon, and with it the margin against j by
     L_t epsilon |<v_f(i) - v_j, v_f(t)>|; the votes are added up.
@@ -355,6 +373,12 @@ def noise_tolerance(
 def _check_bilinear(mlp: GatedMLP) -> None:
     if mlp.gate != "identity":
         raise ValueError(f"mlp must be bilinear, with the gate 'identity'; got {mlp.gate!r}")
+
+
+def _roundoff(bits: int) -> float:
+    if bits < 0:
+        raise ValueError(f"bits must be at least 0; got {bits}")
+    return 2.0 ** -(bits + 1)
 
 
 def _check_noise(epsilon: float) -> None:

@@ -287,7 +287,7 @@ def test_the_noisy_bound_holds_for_isotropic_facts():
         (lambda f, m: round_integer(f.keys, 1), "bits must be in 2..32; got 1"),
         (
             lambda f, m: sufficient_bits(m, f, 0.0),
-            "margin and value_radius must be positive; got 0",
+            "the memory must store its facts and values must not be zero; got margin 0",
         ),
         (lambda f, m: rounded_margin_floors(m, f, -1), "bits must be at least 0; got -1"),
         (lambda f, m: query_lipschitz(m, m.features(f.keys), -1.0), "radius must be finite"),
