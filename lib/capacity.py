@@ -106,14 +106,14 @@ def nested_normal(
 
 
 def _sketched(facts: FactSet, width: int, stream: tuple[int, ...], *, whitening: str) -> GatedMLP:
-    return hebbian_mlp(facts, *_sketch(facts, width, stream), whitening=whitening)
+    return hebbian_mlp(facts, *sketch(facts, width, stream), whitening=whitening)
 
 
 def _data_dependent(facts: FactSet, width: int, stream: tuple[int, ...]) -> GatedMLP:
     single = facts.to(dtype=torch.float32)
     with warnings.catch_warnings():  # solves near m = F do not converge, and need not
         warnings.simplefilter("ignore", UserWarning)
-        mlp = solved_mlp(single, *_sketch(single, width, stream))
+        mlp = solved_mlp(single, *sketch(single, width, stream))
     return mlp.to(facts.keys.dtype)
 
 
@@ -128,7 +128,10 @@ def _gradient(facts: FactSet, width: int, stream: tuple[int, ...]) -> GatedMLP:
     return mlp.to(facts.keys.dtype)
 
 
-def _sketch(facts: FactSet, width: int, stream: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def sketch(
+    facts: FactSet, width: int, stream: tuple[int, ...]
+) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m d"]]:
+    """Nested hidden weights of the sketched quadratic kernel, in the facts' dtype."""
     A, G = nested_normal(width, facts.keys.shape[1], *stream)
     return (width**-0.25 * A).to(facts.keys), (width**-0.25 * G).to(facts.keys)
 
@@ -168,6 +171,37 @@ def embedded_facts(embedding: str, d: int, F: int, *stream: int) -> FactSet:
     return facts
 
 
+def smallest_mlp(
+    facts: FactSet,
+    construction: str = "data-dependent",
+    *,
+    stream: tuple[int, ...] = (0,),
+    largest: int = 2**14,
+) -> GatedMLP | None:
+    """The MLP of smallest width, by one construction, that stores all facts; None if there is none.
+
+    Args:
+        facts: what to store.
+        construction: a key of :data:`CONSTRUCTIONS`.
+        stream: names the random weights.
+        largest: the last width that is tried.
+
+    Raises:
+        ValueError: the construction is unknown, or largest out of range.
+    """
+    if construction not in CONSTRUCTIONS:
+        known = ", ".join(CONSTRUCTIONS)
+        raise ValueError(f"construction must be one of {known}; got {construction!r}")
+    construct, factor = CONSTRUCTIONS[construction]
+    F, d = facts.keys.shape
+    width = smallest_width(
+        lambda m: stores_all(construct(facts, m, stream), facts),
+        guess=max(1, round(factor * F * np.log(F) / d)),
+        largest=largest,
+    )
+    return None if width is None else construct(facts, width, stream)
+
+
 #: Names of the entries of a point of a capacity sweep.
 POINT = ("construction", "embedding", "d", "F", "seed", "largest")
 
@@ -178,28 +212,19 @@ def capacity(
     """Smallest width and number of weights for one random fact set; NaN if there is none.
 
     Args:
-        construction: a key of :data:`CONSTRUCTIONS`.
+        construction, largest: as in :func:`smallest_mlp`.
         embedding: as in :func:`embedded_facts`.
         d: dimension of keys and values.
         F: number of facts, at least 2.
         seed: names facts and weights.
-        largest: the last width that is tried.
 
     Raises:
         ValueError: an argument is not allowed.
 
     Source: Garcia et al., Appendix A.3.1, with :func:`smallest_width` for the binary search.
     """
-    if construction not in CONSTRUCTIONS:
-        known = ", ".join(CONSTRUCTIONS)
-        raise ValueError(f"construction must be one of {known}; got {construction!r}")
-    construct, factor = CONSTRUCTIONS[construction]
     facts = embedded_facts(embedding, d, F, seed, d, F, 0)
-    width = smallest_width(
-        lambda m: stores_all(construct(facts, m, (seed, d, F, 1)), facts),
-        guess=max(1, round(factor * F * np.log(F) / d)),
-        largest=largest,
-    )
-    if width is None:
+    mlp = smallest_mlp(facts, construction, stream=(seed, d, F, 1), largest=largest)
+    if mlp is None:
         return {"width": float("nan"), "parameters": float("nan")}
-    return {"width": width, "parameters": 3 * d * width}
+    return {"width": mlp.width, "parameters": mlp.parameter_count}

@@ -24,6 +24,9 @@ HEBBIAN = Method("Hebbian, sketched $K_2$", "#0072B2", "o")
 DIAGONAL = Method("Hebbian, diagonally whitened", "#56B4E9", "v")
 WHITENED = Method("Hebbian, whitened", "#009E73", "s")
 EXACT_K2 = Method("Hebbian, exact $K_2$", "#E69F00", "D")
+DATA_DEPENDENT = Method("Hebbian, data-dependent", "#CC79A7", "P")
+NTK = Method("NTK", "#8C6D31", "X")
+TRAINED = Method("gradient descent", "#000000", "*")
 
 THEORY = "#333333"
 BAD = "#D55E00"
