@@ -1,0 +1,1 @@
+"""A one-layer Transformer that looks up facts in a frozen MLP."""

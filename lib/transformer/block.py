@@ -1,0 +1,103 @@
+"""One attention head and a frozen fact MLP: the Transformer of the recall experiments, on a page.
+
+    h = RMSNorm(E[tokens])                         normalised embeddings
+    p = softmax(h_last W_Q (h W_K)^T / sqrt(d))    where the last position looks
+    y = unit(p h W_V W_O)                          the query that reaches the MLP
+    s = scale * unit(MLP(y)) V^T                   scores of the values
+
+There are no positions, so that the order of tokens does not matter, and one answer is asked for,
+at the last position: nothing else is computed. Projections are applied to the vocabulary and then
+looked up, not to every token of every sequence.
+"""
+
+import copy
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lib.decoding import Memory
+from lib.facts import FactSet
+from lib.numerics import unit_rows
+from lib.transformer.recall import RecallTask, Sequences
+
+#: Factor on unit-norm outputs before the softmax: scores of unit vectors alone would leave even a
+#: perfect answer with a large loss.
+LOGIT_SCALE = 20.0
+
+
+class RecallBlock(nn.Module):
+    """The block for a task. Query and key projections and the first norm's gain are trained.
+
+    Args:
+        task: its embeddings and values are used and stay frozen.
+        mlp: the fact memory, frozen; any map from (b, d) to (b, d_v).
+        residual: whether the last token's embedding is added to what attention returns.
+        free_values: whether value and output projections are trained, or fixed to the identity.
+        logit_scale: factor on the unit-norm outputs.
+        generator: of the initial projections, N(0, 1/d) each.
+
+    Source: Garcia et al., Appendices A.1.2 and A.4.3; Dugan et al., Section 5.1.
+    """
+
+    def __init__(
+        self,
+        task: RecallTask,
+        mlp: Memory,
+        *,
+        generator: torch.Generator,
+        residual: bool = False,
+        free_values: bool = False,
+        logit_scale: float = LOGIT_SCALE,
+    ) -> None:
+        super().__init__()
+        d = task.facts.keys.shape[1]
+
+        def projection() -> nn.Parameter:
+            normal = torch.randn(d, d, dtype=torch.float64, generator=generator)
+            return nn.Parameter((normal / d**0.5).to(task.facts.keys))
+
+        self.norm = nn.RMSNorm(d).to(task.facts.keys)
+        self.W_Q, self.W_K = projection(), projection()
+        self.W_V, self.W_O = (projection(), projection()) if free_values else (None, None)
+        self.residual, self.logit_scale = residual, logit_scale
+        self.register_buffer("embeddings", task.embeddings)
+        self.register_buffer("values", task.facts.values)
+        self.mlp = mlp
+        if isinstance(mlp, nn.Module):
+            mlp.requires_grad_(False)
+
+    def attention(self, sequences: Sequences) -> Float[Tensor, "b n"]:
+        """How the last position distributes its attention; zero on filling."""
+        h = self.norm(self.embeddings)
+        q = (h @ self.W_Q)[sequences.tokens[:, -1]]
+        k = (h @ self.W_K)[sequences.tokens]
+        scores = torch.einsum("bd,bnd->bn", q, k) / h.shape[1] ** 0.5
+        return scores.masked_fill(~sequences.present, -torch.inf).softmax(1)
+
+    def queries(self, sequences: Sequences) -> Float[Tensor, "b d"]:
+        """The unit vectors with which the MLP is asked."""
+        h = self.norm(self.embeddings)
+        content = h if self.W_V is None else h @ self.W_V @ self.W_O
+        y = torch.einsum("bn,bnd->bd", self.attention(sequences), content[sequences.tokens])
+        if self.residual:
+            y = y + self.embeddings[sequences.tokens[:, -1]]
+        return unit_rows(y)
+
+    def forward(self, sequences: Sequences) -> Float[Tensor, "b N"]:
+        """Scores of all values at the last position."""
+        return self.logit_scale * unit_rows(self.mlp(self.queries(sequences))) @ self.values.T
+
+    def with_mlp(self, mlp: Memory, facts: FactSet) -> "RecallBlock":
+        """A copy with another fact memory, and the values of its facts; nothing else changes.
+
+        Raises:
+            ValueError: the keys are not those of this block.
+        """
+        F = len(facts)
+        if not torch.equal(facts.keys, self.embeddings[:F]):
+            raise ValueError("facts must have the keys of this block, in the same order")
+        memo = {id(self.mlp): mlp}  # the memory is exchanged, not copied
+        swapped = copy.deepcopy(self, memo)
+        swapped.values = facts.values
+        return swapped

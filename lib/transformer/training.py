@@ -1,0 +1,196 @@
+"""Training a recall block, and what it has learned: accuracy, and the noise of its queries."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from lib.decoding import Memory, retrieve
+from lib.facts import FactSet, sphere
+from lib.files import replacing
+from lib.numerics import generator
+from lib.transformer.block import RecallBlock
+from lib.transformer.recall import RecallTask, draw_sequences
+
+#: Random streams of a training run: batches, and the evaluations on the way.
+BATCHES, CHECKS = 0, 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a block is trained.
+
+    Attributes:
+        steps: updates of AdamW.
+        batch: sequences in each.
+        rate: learning rate, constant.
+        weight_decay: of AdamW.
+        checked_every: steps between two measurements of the accuracy.
+        enough: training ends when a measured accuracy is at least this.
+    """
+
+    steps: int
+    batch: int
+    rate: float
+    weight_decay: float = 0.1
+    checked_every: int = 100
+    enough: float = math.inf
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch, self.checked_every) < 1 or not self.rate > 0:
+            raise ValueError(
+                "steps, batch and checked_every must be at least 1 and rate positive; "
+                f"got {self.steps}, {self.batch}, {self.checked_every}, {self.rate}"
+            )
+
+
+#: Garcia et al., Appendix A.1.2.
+PUBLISHED = Plan(steps=4000, batch=1280, rate=2e-4)
+
+#: Ours, for a laptop.
+FAST = Plan(steps=800, batch=512, rate=3e-3)
+
+
+@dataclass(frozen=True)
+class History:
+    """Loss of every step, and accuracy at the steps where it was measured."""
+
+    losses: tuple[float, ...]
+    accuracies: tuple[tuple[int, float], ...]
+
+
+def train(
+    block: RecallBlock,
+    task: RecallTask,
+    plan: Plan = FAST,
+    *,
+    stream: tuple[int, ...],
+    checkpoint: Path | None = None,
+) -> History:
+    """Train a block on a task, in place.
+
+    Every step draws its own sequences, from a random stream of its own, so that a run which was
+    interrupted and continued from its checkpoint is the same as one that was not.
+
+    Args:
+        block: whose free parameters are trained.
+        task: sequences and answers.
+        plan: how.
+        stream: names the random numbers.
+        checkpoint: a file that is written whenever the accuracy is measured; if it is there
+            already, training goes on from it.
+
+    Raises:
+        ValueError: the checkpoint belongs to another plan or stream.
+    """
+    free = [p for p in block.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(free, lr=plan.rate, weight_decay=plan.weight_decay)
+    losses: list[float] = []
+    accuracies: list[tuple[int, float]] = []
+    if checkpoint and checkpoint.exists():
+        losses, accuracies = _restore(checkpoint, free, optimizer, plan, stream)
+    done = bool(accuracies) and accuracies[-1][1] >= plan.enough
+    steps = range(len(losses) + 1, plan.steps + 1)
+    for step in tqdm(steps, disable=None, leave=False, desc="training"):
+        if done:
+            break
+        g = generator(*stream, BATCHES, step)
+        keys = torch.randint(len(task.facts), (plan.batch,), generator=g)
+        scores = block(draw_sequences(task, keys, generator=g))
+        loss = nn.functional.cross_entropy(scores, task.facts.targets[keys])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if step % plan.checked_every == 0 or step == plan.steps:
+            g = generator(*stream, CHECKS, step)
+            accuracies.append((step, key_accuracies(block, task, generator=g).mean().item()))
+            done = accuracies[-1][1] >= plan.enough
+            if checkpoint:
+                _save(checkpoint, free, optimizer, plan, stream, losses, accuracies)
+    return History(tuple(losses), tuple(accuracies))
+
+
+@torch.no_grad()
+def key_accuracies(
+    block: RecallBlock, task: RecallTask, *, contexts: int = 1, generator: torch.Generator
+) -> Float[Tensor, " F"]:
+    """Share of right answers for every key, over as many contexts of junk each.
+
+    Args:
+        contexts: at least 1.
+    """
+    if contexts < 1:
+        raise ValueError(f"contexts must be at least 1; got {contexts}")
+    keys = torch.arange(len(task.facts))
+    right = torch.zeros(len(keys), device=task.facts.keys.device)
+    for _ in range(contexts):
+        scores = block(draw_sequences(task, keys, generator=generator))
+        target = task.facts.targets[:, None]
+        others = scores.scatter(1, target, -torch.inf).amax(1)
+        right += scores.gather(1, target).squeeze(1) > others
+    return right / contexts
+
+
+@torch.no_grad()
+def query_noise(
+    block: RecallBlock, task: RecallTask, *, contexts: int, generator: torch.Generator
+) -> Float[Tensor, "contexts F"]:
+    """|q - k_i| for every key in each of as many contexts of junk.
+
+    The largest entry estimates the attention noise ceiling from below.
+
+    Source: Garcia et al., Definition 5.1, Appendix A.4.1.
+    """
+    if contexts < 1:
+        raise ValueError(f"contexts must be at least 1; got {contexts}")
+    keys = torch.arange(len(task.facts))
+    noise = []
+    for _ in range(contexts):
+        queries = block.queries(draw_sequences(task, keys, generator=generator))
+        noise.append((queries - task.facts.keys).norm(dim=1))
+    return torch.stack(noise)
+
+
+@torch.no_grad()
+def noisy_minimum_margin(
+    memory: Memory, facts: FactSet, epsilon: float, *, generator: torch.Generator
+) -> float:
+    """Smallest margin when every key is moved by epsilon in a random direction of its own.
+
+    Source: Garcia et al., Appendix A.4.2.
+    """
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be finite and >= 0; got {epsilon}")
+    u = sphere(*facts.keys.shape, generator=generator).to(facts.keys)
+    noisy = FactSet(facts.keys + epsilon * u, facts.values, facts.targets)
+    return retrieve(memory, noisy).minimum_margin
+
+
+def _save(path, free, optimizer, plan, stream, losses, accuracies) -> None:
+    with replacing(path) as partial:
+        torch.save(
+            {
+                "run": [repr(plan), list(stream)],
+                "weights": [p.detach() for p in free],
+                "optimizer": optimizer.state_dict(),
+                "losses": losses,
+                "accuracies": [list(a) for a in accuracies],
+            },
+            partial,
+        )
+
+
+def _restore(path, free, optimizer, plan, stream) -> tuple[list[float], list[tuple[int, float]]]:
+    stored = torch.load(path, weights_only=True)
+    if stored["run"] != [repr(plan), list(stream)]:
+        raise ValueError(f"{path} is the checkpoint of another plan or stream")
+    with torch.no_grad():
+        for p, value in zip(free, stored["weights"], strict=True):
+            p.copy_(value)
+    optimizer.load_state_dict(stored["optimizer"])
+    return stored["losses"], [(step, accuracy) for step, accuracy in stored["accuracies"]]
