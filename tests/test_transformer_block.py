@@ -2,10 +2,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.full_block import all_positions
 from lib.constructions.hebbian import sketched_k2
 from lib.decoding import retrieve
 from lib.facts import FactSet, bijection, random_facts
-from lib.numerics import generator, unit_rows
+from lib.numerics import generator
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import draw_sequences, recall_task
 from lib.transformer.training import key_accuracies, query_noise
@@ -14,30 +15,13 @@ FACTS = random_facts(20, 16, generator=generator(0))
 MLP = sketched_k2(FACTS, 60, generator=generator(1), whitening="full")
 
 
-def all_positions(block, sequences):
-    """The block as it is usually written: causal attention at every position of the sequence."""
-    x = block.embeddings[sequences.tokens]
-    h = x / (x.square().mean(2, keepdim=True) + torch.finfo(x.dtype).eps).sqrt() * block.norm.weight
-    q, k = h @ block.W_Q, h @ block.W_K
-    v = h if block.W_V is None else h @ block.W_V @ block.W_O
-    scores = q @ k.transpose(1, 2) / x.shape[2] ** 0.5
-    n = scores.shape[1]
-    visible = torch.ones(n, n, dtype=torch.bool).tril() & sequences.present[:, None, :]
-    visible |= torch.eye(n, dtype=torch.bool)  # filling sees itself, and nobody sees filling
-    y = scores.masked_fill(~visible, -torch.inf).softmax(2) @ v
-    if block.residual:
-        y = y + x
-    b, n, d = y.shape
-    y = unit_rows(y.reshape(b * n, d))
-    out = unit_rows(block.mlp(y)) @ block.values.T
-    return block.logit_scale * out.reshape(b, n, -1)
-
-
 @pytest.mark.parametrize("with_query", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("free_values", [True, False])
 def test_the_last_position_is_that_of_the_full_computation(with_query, residual, free_values):
-    task = recall_task(FACTS, prefix=(0, 4), suffix=(1, 5), with_query=with_query)
+    task = recall_task(
+        FACTS, generator=generator(99), prefix=(0, 4), suffix=(1, 5), with_query=with_query
+    )
     block = RecallBlock(
         task, MLP, generator=generator(2), residual=residual, free_values=free_values
     )
@@ -64,7 +48,7 @@ def copying(task, mlp):
 
 def test_attention_that_copies_the_key_gives_what_the_mlp_gives_alone():
     facts = random_facts(30, 64, generator=generator(4))
-    task = recall_task(facts, junk_tokens=3)
+    task = recall_task(facts, generator=generator(99), junk_tokens=3)
     for width in (20, 60):
         mlp = sketched_k2(facts, width, generator=generator(5))
         block = copying(task, mlp)
@@ -80,7 +64,7 @@ def test_attention_that_copies_the_key_gives_what_the_mlp_gives_alone():
 
 
 def test_swapping_changes_the_memory_and_the_values_only():
-    task = recall_task(FACTS)
+    task = recall_task(FACTS, generator=generator(99))
     block = RecallBlock(task, MLP, generator=generator(2), free_values=True)
     other = FactSet(FACTS.keys, FACTS.values, bijection(20, generator=generator(9)))
     mlp = sketched_k2(other, 60, generator=generator(10), whitening="full")
@@ -99,16 +83,25 @@ def test_swapping_changes_the_memory_and_the_values_only():
 
 
 def test_the_memory_is_frozen_and_the_rest_is_trained():
-    block = RecallBlock(recall_task(FACTS), MLP, generator=generator(2))
+    block = RecallBlock(
+        recall_task(FACTS, generator=generator(99)),
+        MLP,
+        generator=generator(2),
+    )
     free = {name for name, p in block.named_parameters() if p.requires_grad}
     assert free == {"norm.weight", "W_Q", "W_K"}
-    free_values = RecallBlock(recall_task(FACTS), MLP, generator=generator(2), free_values=True)
+    free_values = RecallBlock(
+        recall_task(FACTS, generator=generator(99)),
+        MLP,
+        generator=generator(2),
+        free_values=True,
+    )
     names = {name for name, p in free_values.named_parameters() if p.requires_grad}
     assert names == free | {"W_V", "W_O"}
 
 
 def test_attention_ignores_filling_and_order():
-    task = recall_task(FACTS, prefix=(0, 3), suffix=(0, 3))
+    task = recall_task(FACTS, generator=generator(99), prefix=(0, 3), suffix=(0, 3))
     block = RecallBlock(task, MLP, generator=generator(2))
     drawn = draw_sequences(task, torch.arange(20), generator=generator(3))
     attention = block.attention(drawn)

@@ -15,7 +15,14 @@ LENGTHS = st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda p: (p[0], p
 def test_a_sequence_is_junk_one_key_junk_and_the_query(prefix, suffix, junk, with_query, seed):
     if not with_query:
         suffix = (max(1, suffix[0]), max(1, suffix[1]))
-    task = recall_task(FACTS, junk_tokens=junk, prefix=prefix, suffix=suffix, with_query=with_query)
+    task = recall_task(
+        FACTS,
+        generator=generator(99),
+        junk_tokens=junk,
+        prefix=prefix,
+        suffix=suffix,
+        with_query=with_query,
+    )
     keys = torch.randint(12, (30,), generator=generator(seed))
     drawn = draw_sequences(task, keys, generator=generator(seed, 1))
     assert torch.equal(drawn.keys, keys)
@@ -34,7 +41,7 @@ def test_a_sequence_is_junk_one_key_junk_and_the_query(prefix, suffix, junk, wit
 
 
 def test_junk_and_lengths_are_uniform_and_drawn_from_the_generator():
-    task = recall_task(FACTS, junk_tokens=3, prefix=(0, 2), suffix=(1, 1))
+    task = recall_task(FACTS, generator=generator(99), junk_tokens=3, prefix=(0, 2), suffix=(1, 1))
     keys = torch.zeros(3000, dtype=torch.int64)
     one, two = (draw_sequences(task, keys, generator=generator(5)) for _ in range(2))
     assert torch.equal(one.tokens, two.tokens) and torch.equal(one.present, two.present)
@@ -45,7 +52,7 @@ def test_junk_and_lengths_are_uniform_and_drawn_from_the_generator():
 
 
 def test_embeddings_are_numbered_as_the_tokens():
-    task = recall_task(FACTS, junk_tokens=4)
+    task = recall_task(FACTS, generator=generator(99), junk_tokens=4)
     assert torch.equal(task.embeddings[:12], FACTS.keys)
     assert torch.equal(task.embeddings[12:16], task.junk)
     assert torch.equal(task.embeddings[16], task.query)
@@ -73,4 +80,4 @@ def test_arguments_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
         RecallTask(FACTS, **(good | change))
     with pytest.raises(ValueError, match="junk_tokens must be at least 1; got 0"):
-        recall_task(FACTS, junk_tokens=0)
+        recall_task(FACTS, generator=generator(99), junk_tokens=0)

@@ -24,7 +24,7 @@ SHORT = Plan(steps=60, batch=64, rate=1e-2, checked_every=20)
 
 def fresh(facts=FACTS):
     mlp = sketched_k2(facts, 80, generator=generator(1), whitening="full")
-    task = recall_task(facts, junk_tokens=4, prefix=(2, 2), suffix=(2, 2))
+    task = recall_task(facts, generator=generator(99), junk_tokens=4, prefix=(2, 2), suffix=(2, 2))
     return RecallBlock(task, mlp, generator=generator(2)), task
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lib.facts import FactSet, check_embeddings, sphere
-from lib.numerics import generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ def recall_task(
     prefix: tuple[int, int] = (9, 9),
     suffix: tuple[int, int] = (9, 9),
     with_query: bool = True,
-    stream: tuple[int, ...] = (0,),
+    generator: torch.Generator,
 ) -> RecallTask:
     """A task with junk and query tokens drawn from the unit sphere.
 
@@ -98,13 +97,13 @@ def recall_task(
         junk_tokens: V_J >= 1.
         prefix, suffix: lengths, as in :class:`RecallTask`.
         with_query: whether sequences end in a query token.
-        stream: names the random stream.
+        generator: on the CPU; not one that has drawn the keys from the same seed.
 
     Source: Garcia et al., Appendix A.2.1, whose lengths and vocabulary are the defaults.
     """
     if junk_tokens < 1:
         raise ValueError(f"junk_tokens must be at least 1; got {junk_tokens}")
-    extra = sphere(junk_tokens + 1, facts.keys.shape[1], generator=generator(*stream))
+    extra = sphere(junk_tokens + 1, facts.keys.shape[1], generator=generator)
     extra = extra.to(facts.keys)
     return RecallTask(facts, extra[1:], extra[0] if with_query else None, prefix, suffix)
 
