@@ -34,11 +34,12 @@ SPIKE = 1.5
 def smallest_width(
     stores: Callable[[int], bool], *, guess: int, largest: int = WIDTHS[-1]
 ) -> int | None:
-    """First width after a failure from which the next ones succeed too.
+    """A width that fails no more: it and the next ones succeed, the one before does not.
 
     Whether a construction stores its facts is not quite monotone in its width. We take widths
     from a grid with steps of 4.4 per cent, find one that succeeds next to one that fails, by
-    doubling steps from the guess and bisection, and move up until three in a row succeed.
+    doubling steps from the guess and bisection, and move up until three in a row succeed. The
+    search sees only part of the grid: where success is an island, it may miss it.
 
     Args:
         stores: whether a width succeeds; called at most once for each.
@@ -46,7 +47,7 @@ def smallest_width(
         largest: the last width that is tried.
 
     Returns:
-        The width, or None if there is none up to ``largest``.
+        The width, or None if the search ends at ``largest`` without one.
 
     Raises:
         ValueError: guess or largest is out of range.
@@ -118,7 +119,8 @@ def _data_dependent(facts: FactSet, width: int, stream: tuple[int, ...]) -> Gate
 
 
 def _ntk(facts: FactSet, width: int, stream: tuple[int, ...]) -> GatedMLP:
-    gates, outputs = nested_normal(width, facts.keys.shape[1], *stream)
+    gates, _ = nested_normal(width, facts.keys.shape[1], *stream)
+    _, outputs = nested_normal(width, facts.values.shape[1], *stream)
     return ntk_mlp(facts, gates.to(facts.keys), outputs.to(facts.keys))
 
 
@@ -178,7 +180,7 @@ def smallest_mlp(
     stream: tuple[int, ...] = (0,),
     largest: int = 2**14,
 ) -> GatedMLP | None:
-    """The MLP of smallest width, by one construction, that stores all facts; None if there is none.
+    """The MLP of :func:`smallest_width`, by one construction; None if the search finds none.
 
     Args:
         facts: what to store.
@@ -209,7 +211,7 @@ POINT = ("construction", "embedding", "d", "F", "seed", "largest")
 def capacity(
     construction: str, embedding: str, d: int, F: int, seed: int, largest: int
 ) -> dict[str, int | float]:
-    """Smallest width and number of weights for one random fact set; NaN if there is none.
+    """Smallest width and number of weights for one random fact set; NaN if none is found.
 
     Args:
         construction, largest: as in :func:`smallest_mlp`.

@@ -1,6 +1,7 @@
 """Sweeps over many points: in parallel, and continued where they were interrupted."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,7 @@ from tqdm import tqdm
 
 from lib.files import replacing
 
-#: Numbers in a data file have this many significant digits.
+#: Significant digits of computed numbers, in a file and in memory.
 DIGITS = 6
 
 
@@ -48,27 +49,46 @@ def sweep(
     if len(set(points)) < len(points) or any(len(point) != len(keys) for point in points):
         raise ValueError(f"points must be distinct, with the entries {', '.join(keys)}")
     rows = _read(path, keys)
-    missing = [point for point in points if point not in rows]
+    missing = [point for point in points if _name(point) not in rows]
     run = Parallel(n_jobs=jobs, return_as="generator_unordered")
     results = run(delayed(_row)(compute, point) for point in missing)
     for point, row in tqdm(results, total=len(missing), disable=None, leave=False):
-        rows[point] = dict(zip(keys, point, strict=True)) | row
+        rows[_name(point)] = dict(zip(keys, point, strict=True)) | _rounded(row)
         if path:
             with replacing(path) as partial:
-                frame = pd.DataFrame(rows.values()).sort_values(keys)
-                frame.to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
-    rows = _read(path, keys) if path else rows
-    return pd.DataFrame(rows[point] for point in sorted(points))
+                _frame(rows, keys).to_csv(partial, index=False)
+    found = [rows[_name(point)] | dict(zip(keys, point, strict=True)) for point in sorted(points)]
+    return pd.DataFrame(found)
 
 
 def _row(compute: Callable[..., dict], point: tuple) -> tuple[tuple, dict]:
     return point, compute(*point)
 
 
-def _read(path: Path | None, keys: list[str]) -> dict[tuple, dict]:
+def _rounded(row: dict) -> dict:
+    return {k: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for k, x in row.items()}
+
+
+def _name(point: Iterable) -> tuple[str, ...]:
+    """A point as it reads in a file."""
+    return tuple(str(entry) for entry in point)
+
+
+def _frame(rows: dict[tuple[str, ...], dict], keys: list[str]) -> pd.DataFrame:
+    """All rows, sorted by the keys, whole numbers written as such."""
+    frame = pd.DataFrame(rows.values()).convert_dtypes()
+    for key in keys:  # entries read from a file are text
+        with suppress(ValueError):
+            frame[key] = pd.to_numeric(frame[key])
+    return frame.sort_values(keys)
+
+
+def _read(path: Path | None, keys: list[str]) -> dict[tuple[str, ...], dict]:
     if path is None or not path.exists():
         return {}
-    frame = pd.read_csv(path)
-    if not set(keys) <= set(frame.columns):
+    columns = pd.read_csv(path, nrows=0).columns
+    if not set(keys) <= set(columns):
         raise ValueError(f"{path} must have the columns {', '.join(keys)}")
-    return {tuple(row[key] for key in keys): row for row in frame.to_dict("records")}
+    text = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=keys)[keys]
+    names = text.itertuples(index=False, name=None)
+    return dict(zip(names, pd.read_csv(path).to_dict("records"), strict=True))

@@ -126,6 +126,14 @@ def test_single_and_double_precision_store_the_same():
     assert a.accuracy == b.accuracy == 1.0
 
 
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_the_length_of_keys_does_not_matter(size):
+    facts = random_facts(64, 32, generator=generator(3)).to(dtype=torch.float32)
+    long = FactSet(size * facts.keys, facts.values, facts.targets)
+    one, other = (data_dependent(f, 30, generator=generator(4))(f.keys) for f in (facts, long))
+    assert torch.allclose(one, other, atol=1e-3)
+
+
 def test_it_stores_with_fewer_units_than_the_whitened_sketch():
     facts = random_facts(128, 32, generator=generator(5))
     fitted = retrieve(data_dependent(facts, 40, generator=generator(6)), facts)
@@ -170,5 +178,5 @@ def test_arguments_are_checked(kwargs, message):
     zero = FactSet(
         sphere(4, 3, generator=generator(0)), torch.zeros(4, 3).double(), torch.arange(4)
     )
-    with pytest.raises(ValueError, match="values must not all be zero"):
+    with pytest.raises(ValueError, match="keys and values must not all be zero"):
         data_dependent(zero, 3, generator=generator(1))

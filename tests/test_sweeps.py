@@ -103,6 +103,23 @@ def test_a_dask_cluster_gives_the_same_file(tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
+def third(x, name):
+    return {"value": x / 3, "count": 1112256 if x > 0 else float("nan")}
+
+
+def test_keys_of_every_kind_come_back_as_they_were(tmp_path):
+    """Floats that CSV could round, text that looks like a number or like nothing, no count."""
+    path = tmp_path / "data.csv"
+    points = [(1 / 3, "None"), (0.25, "1"), (0.0, "a"), (-1.5, "nan")]
+    first = sweep(("x", "name"), points, third, path=path)
+    again = sweep(("x", "name"), points, lambda *_: pytest.fail("computed twice"), path=path)
+    assert first["x"].tolist() == again["x"].tolist() == sorted(x for x, _ in points)
+    assert again["name"].tolist() == ["nan", "a", "1", "None"]
+    assert again["count"].tolist()[2:] == [1112256, 1112256]
+    assert "1112256\n" in path.read_text()
+    assert again["value"].tolist() == pytest.approx([x / 3 for x in first["x"]], rel=1e-5)
+
+
 def test_arguments_are_checked(tmp_path):
     with pytest.raises(ValueError, match="points must be distinct, with the entries a, b"):
         sweep(("a", "b"), [("x", 1), ("x", 1)], compute)

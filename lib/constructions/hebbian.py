@@ -191,15 +191,18 @@ def solved_mlp(
     Source: Garcia et al., eqs. 17 and 18.
     """
     check_ridge(ridge)
-    B = hebbian_mlp(facts, A, G).B / len(facts)
-    G = _fit_factor(facts, A, B, tolerance, limit)
-    A = _fit_factor(facts, G, B, tolerance, limit)
+    longest = facts.keys.norm(dim=1).max()  # keys of any length: float32 has few exponents
+    scaled = FactSet(facts.keys / longest, facts.values, facts.targets) if longest > 0 else facts
+    B = hebbian_mlp(scaled, A, G).B / len(facts)
+    G = _fit_factor(scaled, A, B, tolerance, limit)
+    A = _fit_factor(scaled, G, B, tolerance, limit)
+    A, G = A / longest, G / longest
     energy = sum(
         ((facts.keys[rows] @ A.T) * (facts.keys[rows] @ G.T)).square().sum().item()
         for rows in row_blocks(len(facts), len(A))
     )
     if not energy > 0:
-        raise ValueError("values must not all be zero")
+        raise ValueError("keys and values must not all be zero")
     return hebbian_mlp(facts, A * math.sqrt(len(facts) / energy), G, whitening="full", ridge=ridge)
 
 
