@@ -14,6 +14,7 @@ from lib.transformer.training import (
     Plan,
     key_accuracies,
     noisy_minimum_margin,
+    pretrained_attention,
     query_noise,
     train,
 )
@@ -113,3 +114,18 @@ def test_arguments_are_checked():
             function(block, task, contexts=0, generator=generator(0))
     with pytest.raises(ValueError, match="epsilon must be finite and >= 0; got -1"):
         noisy_minimum_margin(nn.Identity(), FACTS, -1.0, generator=generator(0))
+
+
+def test_pretrained_attention_returns_the_key_and_takes_any_memory():
+    plan = Plan(300, 128, 1e-2)
+    task, block = pretrained_attention(FACTS.keys, junk=5, plan=plan, stream=(4,))
+    assert len(task.junk) == 5 and task.prefix == (2, 2) and task.suffix == (3, 3)
+    found = key_accuracies(block, task, contexts=4, generator=generator(1)).mean()
+    assert found > 0.8
+    mlp = sketched_k2(FACTS, 80, generator=generator(1), whitening="full")
+    answered = key_accuracies(
+        block.with_mlp(mlp, FACTS), task.with_facts(FACTS), contexts=4, generator=generator(1)
+    )
+    assert answered.mean() > 0.7
+    again, _ = pretrained_attention(FACTS.keys, junk=5, plan=plan, stream=(4,))
+    assert torch.equal(again.junk, task.junk)

@@ -14,10 +14,13 @@ from lib.facts import FactSet, sphere
 from lib.files import replacing
 from lib.numerics import generator
 from lib.transformer.block import RecallBlock
-from lib.transformer.recall import RecallTask, draw_sequences
+from lib.transformer.recall import RecallTask, draw_sequences, recall_task
 
 #: Random streams of a training run: batches, and the evaluations on the way.
 BATCHES, CHECKS = 0, 1
+
+#: Random streams of a pretraining: junk tokens, initial weights, and the training run.
+JUNK, WEIGHTS, STEPS = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,42 @@ def train(
             if checkpoint:
                 _save(checkpoint, free, optimizer, plan, stream, losses, accuracies)
     return History(tuple(losses), tuple(accuracies))
+
+
+def pretrained_attention(
+    keys: Float[Tensor, "F d"],
+    *,
+    junk: int,
+    plan: Plan = FAST,
+    stream: tuple[int, ...],
+    checkpoint: Path | None = None,
+) -> tuple[RecallTask, RecallBlock]:
+    """A block that has learned to return the key itself, with the identity in place of an MLP.
+
+    Args:
+        keys: one token each.
+        junk: J = V_J, junk tokens in a sequence (half before the key) and in the vocabulary.
+        plan, checkpoint: of :func:`train`.
+        stream: names the random numbers.
+
+    Returns:
+        The task whose answers are the keys, and the trained block, whose memory can be exchanged
+        by :meth:`RecallBlock.with_mlp`.
+
+    Source: Garcia et al., Appendix A.1.2, "pretrained attention".
+    """
+    facts = FactSet(keys, keys, torch.arange(len(keys), device=keys.device))
+    before, after = junk // 2, junk - junk // 2
+    task = recall_task(
+        facts,
+        junk_tokens=junk,
+        prefix=(before, before),
+        suffix=(after, after),
+        generator=generator(*stream, JUNK),
+    )
+    block = RecallBlock(task, nn.Identity(), generator=generator(*stream, WEIGHTS))
+    train(block, task, plan, stream=(*stream, STEPS), checkpoint=checkpoint)
+    return task, block
 
 
 @torch.no_grad()
