@@ -4,7 +4,7 @@ from torch import nn
 
 from benchmarks.full_block import all_positions
 from lib.constructions.hebbian import sketched_k2
-from lib.decoding import retrieve
+from lib.decoding import retrieve, unit_outputs
 from lib.facts import FactSet, bijection, random_facts
 from lib.numerics import generator
 from lib.transformer.block import RecallBlock
@@ -80,6 +80,18 @@ def test_swapping_changes_the_memory_and_the_values_only():
     assert torch.equal(block.queries(sequences), swapped.queries(sequences))
     with pytest.raises(ValueError, match="facts must have the keys of this block"):
         block.with_mlp(mlp, random_facts(20, 16, generator=generator(12)))
+
+
+def test_any_function_can_be_the_memory_and_modules_are_frozen_when_they_are_put_in():
+    task = recall_task(FACTS, generator=generator(99))
+    block = RecallBlock(task, unit_outputs(MLP), generator=generator(2))
+    assert {name for name, _ in block.named_parameters()} == {"norm.weight", "W_Q", "W_K"}
+    free = nn.Linear(16, 16, dtype=torch.float64)
+    swapped = block.with_mlp(free, FACTS)
+    assert not free.weight.requires_grad and "mlp.weight" in dict(swapped.named_parameters())
+    assert swapped.with_mlp(unit_outputs(MLP), FACTS).mlp is not free
+    with pytest.raises(ValueError, match="facts must have the keys of this block"):
+        block.with_mlp(MLP, FactSet(FACTS.keys[:5], FACTS.values, FACTS.targets[:5]))
 
 
 def test_the_memory_is_frozen_and_the_rest_is_trained():

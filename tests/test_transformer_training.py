@@ -70,8 +70,13 @@ def test_a_resumed_run_is_the_same_as_an_uninterrupted_one(tmp_path):
         assert torch.equal(a, b)
     again, _ = fresh()
     assert train(again, task, SHORT, stream=(4,), checkpoint=path) == expected
-    with pytest.raises(ValueError, match="is the checkpoint of another plan or stream"):
+    with pytest.raises(
+        ValueError, match="is the checkpoint of another block, task, plan or stream"
+    ):
         train(fresh()[0], task, SHORT, stream=(5,), checkpoint=path)
+    other = random_facts(24, 48, generator=generator(7)).to(dtype=torch.float32)
+    with pytest.raises(ValueError, match="is the checkpoint of another block, task"):
+        train(*fresh(other), SHORT, stream=(4,), checkpoint=path)
 
 
 def test_training_ends_early_where_it_is_good_enough():

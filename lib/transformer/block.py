@@ -63,9 +63,8 @@ class RecallBlock(nn.Module):
         self.residual, self.logit_scale = residual, logit_scale
         self.register_buffer("embeddings", task.embeddings)
         self.register_buffer("values", task.facts.values)
-        self.mlp = mlp
-        if isinstance(mlp, nn.Module):
-            mlp.requires_grad_(False)
+        self.facts = len(task.facts)
+        self.mlp = _frozen(mlp)
 
     def attention(self, sequences: Sequences) -> Float[Tensor, "b n"]:
         """How the last position distributes its attention; zero on filling."""
@@ -89,15 +88,19 @@ class RecallBlock(nn.Module):
         return self.logit_scale * unit_rows(self.mlp(self.queries(sequences))) @ self.values.T
 
     def with_mlp(self, mlp: Memory, facts: FactSet) -> "RecallBlock":
-        """A copy with another fact memory, and the values of its facts; nothing else changes.
+        """A copy with another memory, frozen, and the values of its facts; all else is the same.
 
         Raises:
             ValueError: the keys are not those of this block.
         """
-        F = len(facts)
-        if not torch.equal(facts.keys, self.embeddings[:F]):
+        if len(facts) != self.facts or not torch.equal(facts.keys, self.embeddings[: self.facts]):
             raise ValueError("facts must have the keys of this block, in the same order")
-        memo = {id(self.mlp): mlp}  # the memory is exchanged, not copied
-        swapped = copy.deepcopy(self, memo)
+        swapped = copy.deepcopy(self, {id(self.mlp): self.mlp})  # memories are not copied
+        del swapped.mlp
+        swapped.mlp = _frozen(mlp)
         swapped.values = facts.values
         return swapped
+
+
+def _frozen(mlp: Memory) -> Memory:
+    return mlp.requires_grad_(False) if isinstance(mlp, nn.Module) else mlp

@@ -116,9 +116,14 @@ def draw_sequences(
     Args:
         task: what is recalled.
         keys: numbers of the facts.
-        generator: on the CPU.
+                generator: on the CPU.
+
+    Raises:
+        ValueError: a number is not that of a fact.
     """
     b, F = len(keys), len(task.facts)
+    if ((keys < 0) | (keys >= F)).any():
+        raise ValueError(f"keys must be in 0..{F - 1}; got {keys.min()} to {keys.max()}")
     before = _lengths(task.prefix, b, generator)
     after = _lengths(task.suffix, b, generator)
     n = task.prefix[1] + 1 + task.suffix[1]

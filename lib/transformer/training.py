@@ -1,5 +1,6 @@
 """Training a recall block, and what it has learned: accuracy, and the noise of its queries."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +89,14 @@ def train(
             already, training goes on from it.
 
     Raises:
-        ValueError: the checkpoint belongs to another plan or stream.
+        ValueError: the checkpoint belongs to another block, task, plan or stream.
     """
     free = [p for p in block.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(free, lr=plan.rate, weight_decay=plan.weight_decay)
     losses: list[float] = []
     accuracies: list[tuple[int, float]] = []
     if checkpoint and checkpoint.exists():
-        losses, accuracies = _restore(checkpoint, free, optimizer, plan, stream)
+        losses, accuracies = _restore(checkpoint, free, optimizer, _run(block, plan, stream))
     done = bool(accuracies) and accuracies[-1][1] >= plan.enough
     steps = range(len(losses) + 1, plan.steps + 1)
     for step in tqdm(steps, disable=None, leave=False, desc="training"):
@@ -114,7 +115,7 @@ def train(
             accuracies.append((step, key_accuracies(block, task, generator=g).mean().item()))
             done = accuracies[-1][1] >= plan.enough
             if checkpoint:
-                _save(checkpoint, free, optimizer, plan, stream, losses, accuracies)
+                _save(checkpoint, free, optimizer, _run(block, plan, stream), losses, accuracies)
     return History(tuple(losses), tuple(accuracies))
 
 
@@ -181,7 +182,8 @@ def query_noise(
 ) -> Float[Tensor, "contexts F"]:
     """|q - k_i| for every key in each of as many contexts of junk.
 
-    The largest entry estimates the attention noise ceiling from below.
+    The keys must have unit norm, as queries have. The largest entry estimates the attention noise
+    ceiling from below.
 
     Source: Garcia et al., Definition 5.1, Appendix A.4.1.
     """
@@ -210,11 +212,18 @@ def noisy_minimum_margin(
     return retrieve(memory, noisy).minimum_margin
 
 
-def _save(path, free, optimizer, plan, stream, losses, accuracies) -> None:
+def _run(block: RecallBlock, plan: Plan, stream: tuple[int, ...]) -> list:
+    """What a checkpoint belongs to: plan, stream, shapes of the weights, embeddings and values."""
+    tables = b"".join(t.cpu().numpy().tobytes() for t in (block.embeddings, block.values))
+    shapes = [list(p.shape) for p in block.parameters()]
+    return [repr(plan), list(stream), shapes, hashlib.sha256(tables).hexdigest()]
+
+
+def _save(path, free, optimizer, run, losses, accuracies) -> None:
     with replacing(path) as partial:
         torch.save(
             {
-                "run": [repr(plan), list(stream)],
+                "run": run,
                 "weights": [p.detach() for p in free],
                 "optimizer": optimizer.state_dict(),
                 "losses": losses,
@@ -224,10 +233,10 @@ def _save(path, free, optimizer, plan, stream, losses, accuracies) -> None:
         )
 
 
-def _restore(path, free, optimizer, plan, stream) -> tuple[list[float], list[tuple[int, float]]]:
+def _restore(path, free, optimizer, run) -> tuple[list[float], list[tuple[int, float]]]:
     stored = torch.load(path, weights_only=True)
-    if stored["run"] != [repr(plan), list(stream)]:
-        raise ValueError(f"{path} is the checkpoint of another plan or stream")
+    if stored["run"] != run:
+        raise ValueError(f"{path} is the checkpoint of another block, task, plan or stream")
     with torch.no_grad():
         for p, value in zip(free, stored["weights"], strict=True):
             p.copy_(value)
