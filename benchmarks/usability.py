@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lib.chapter import data
-from lib.constructions.gradient import gradient_descent
+from lib.constructions.gradient import Recipe, gradient_descent
 from lib.decoding import retrieve, unit_outputs
 from lib.execution import ROOT
 from lib.facts import FactSet, bijection, sphere
@@ -30,6 +30,7 @@ from lib.transformer.training import (
 D, F, JUNK = 128, 2048, 9
 WIDTHS = np.unique(np.geomspace(16, 256, 16).round().astype(int)).tolist()
 PLAN = Plan(steps=4000, batch=1280, rate=3e-3, checked_every=500)
+RECIPE = Recipe(steps=500, rate=2e-2, final_rate=2e-5, checked_every=25)
 CONTEXTS = 16
 
 
@@ -42,7 +43,7 @@ def usability(m: int, seed: int) -> dict[str, float]:
     )
     values = sphere(F, D, generator=generator(seed, 2)).float()
     facts = FactSet(keys, values, bijection(F, generator=generator(seed, 3)))
-    mlp = gradient_descent(facts, m, generator=generator(seed, 4, m))
+    mlp = gradient_descent(facts, m, generator=generator(seed, 4, m), recipe=RECIPE)
     alone = retrieve(unit_outputs(mlp), facts)
     noise = query_noise(block, task, contexts=CONTEXTS, generator=generator(seed, 5))
     answered = key_accuracies(
@@ -68,7 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
     seeds = parser.parse_args().seeds
-    points = [(m, seed) for seed in range(seeds) for m in WIDTHS]
+    coarse_first = WIDTHS[::4] + WIDTHS[2::4] + WIDTHS[1::2]
+    points = [(m, seed) for seed in range(seeds) for m in coarse_first]
     print(sweep(("m", "seed"), points, usability, path=data("usability.csv")).round(3))
 
 
