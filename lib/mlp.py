@@ -94,3 +94,9 @@ def random_mlp(d: int, m: int, d_v: int, gate: str, *, generator: torch.Generato
         return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
 
     return GatedMLP(draw(m, d), draw(m, d), draw(d_v, m) / m**0.5, gate).requires_grad_(False)
+
+
+def check_bilinear(mlp: GatedMLP) -> None:
+    """Raise ValueError unless the gate is the identity."""
+    if mlp.gate != "identity":
+        raise ValueError(f"mlp must be bilinear, with the gate 'identity'; got {mlp.gate!r}")

@@ -90,5 +90,6 @@ def _read(path: Path | None, keys: list[str]) -> dict[tuple[str, ...], dict]:
     if not set(keys) <= set(columns):
         raise ValueError(f"{path} must have the columns {', '.join(keys)}")
     text = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=keys)[keys]
-    names = text.itertuples(index=False, name=None)
-    return dict(zip(names, pd.read_csv(path).to_dict("records"), strict=True))
+    names = text.to_dict("records")
+    rows = zip(names, pd.read_csv(path).to_dict("records"), strict=True)
+    return {tuple(name.values()): row | name for name, row in rows}

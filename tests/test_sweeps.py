@@ -117,6 +117,11 @@ def test_keys_of_every_kind_come_back_as_they_were(tmp_path):
     assert again["name"].tolist() == ["nan", "a", "1", "None"]
     assert again["count"].tolist()[2:] == [1112256, 1112256]
     assert "1112256\n" in path.read_text()
+    before = path.read_text()
+    sweep(("x", "name"), [(0.5, "new")], third, path=path)
+    assert [line for line in path.read_text().splitlines() if not line.startswith("0.5,")] == (
+        before.splitlines()
+    )
     assert again["value"].tolist() == pytest.approx([x / 3 for x in first["x"]], rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""What errors cost a margin: in outputs, in queries, and in rounded weights."""
+"""What rounded weights cost a margin, and how many bits keep half of it."""
 
 import itertools
 import math
@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lib.bounds import DELTA, log_factor
-from lib.decoding import Memory, Retrieval, score_blocks
+from lib.decoding import Retrieval
 from lib.facts import FactSet
-from lib.margin_bounds import Bound
-from lib.mlp import GatedMLP
+from lib.mlp import GatedMLP, check_bilinear
 from lib.numerics import BLOCK_ENTRIES, row_blocks
 
 #: Root mean square of a relative rounding error, in units of its bound 2^-(t+1): a uniform error
@@ -128,7 +126,7 @@ def rounded_output_bound(mlp: GatedMLP, facts: FactSet, bits: int) -> float:
 
     Source: Garcia et al., the proof of Theorem B.6.
     """
-    _check_bilinear(mlp)
+    check_bilinear(mlp)
     unit = _roundoff(bits)
     weights = [weight.detach() for weight in (mlp.A, mlp.G, mlp.B)]
     norm = max(
@@ -161,6 +159,50 @@ def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
     )
 
 
+def readout_norm_bound(mlp: GatedMLP, facts: FactSet) -> float:
+    """F R_V |A| |G| R_K^2, which the operator norm of a raw Hebbian readout does not exceed.
+
+    With it operator norms and entries of all weights, and by :func:`parameter_lipschitz` the
+    Lipschitz constant, are bounded by those of the random A and G.
+
+    Args:
+        mlp: bilinear, with the readout C^T Phi.
+        facts: that were written.
+
+    Raises:
+        ValueError: the gate is not the identity.
+
+    Source: Garcia et al., the proof of Proposition B.7, whose readout is divided by F.
+    """
+    check_bilinear(mlp)
+    up, gate = (torch.linalg.matrix_norm(w.detach(), 2).item() for w in (mlp.A, mlp.G))
+    value_radius, key_radius = (
+        table.norm(dim=1).max().item() for table in (facts.values, facts.keys)
+    )
+    return len(facts) * value_radius * up * gate * key_radius**2
+
+
+def code_length(parameters: int, bits: int) -> int:
+    """Bits that P rounded weights take: a sign, t mantissa bits and an exponent each.
+
+    Within the theorem's error, weights below 2^-(t+1) times the largest may be rounded to zero,
+    so that an exponent is one of t + 2, or none.
+
+    Args:
+        parameters: P >= 1.
+        bits: t >= 0.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Garcia et al., eq. 21, with the exponents counted (see chapter 12).
+    """
+    if parameters < 1:
+        raise ValueError(f"parameters must be at least 1; got {parameters}")
+    _roundoff(bits)
+    return parameters * (1 + bits + math.ceil(math.log2(bits + 3)))
+
+
 @torch.no_grad()
 def rounded_margin_floors(
     mlp: GatedMLP, facts: FactSet, bits: int, *, entries: int = BLOCK_ENTRIES
@@ -180,7 +222,7 @@ def rounded_margin_floors(
     Raises:
         ValueError: the gate is not the identity, or bits negative.
     """
-    _check_bilinear(mlp)
+    check_bilinear(mlp)
     unit, A, G, B = _roundoff(bits), mlp.A, mlp.G, mlp.B
     pulls, floors = facts.values @ B, []  # rows B^T v_j
     columns = len(facts.values) * max(B.shape)
@@ -207,7 +249,7 @@ def rounding_deviations(mlp: GatedMLP, facts: FactSet, retrieval: Retrieval) -> 
     Raises:
         ValueError: the gate is not the identity.
     """
-    _check_bilinear(mlp)
+    check_bilinear(mlp)
     a, g = facts.keys @ mlp.A.T, facts.keys @ mlp.G.T
     w = facts.answers - facts.values[retrieval.competitors]
     pull, squares = w @ mlp.B, facts.keys**2
@@ -236,151 +278,7 @@ def expected_bits(mlp: GatedMLP, facts: FactSet, retrieval: Retrieval) -> int:
             return bits
 
 
-# --- errors in the query ------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def query_lipschitz(
-    mlp: GatedMLP, readouts: Float[Tensor, "n m"], radius: float
-) -> Float[Tensor, " n"]:
-    """Exact Lipschitz constants of q -> w . phi(q) on the ball |q| <= R, one for each row w.
-
-    phi is quadratic, so that w . phi(q) = q^T S q with S the symmetric part of A^T diag(w) G,
-    and the gradient is largest on the sphere, 2 R |S|_op. With w = phi(k_t) this is the kernel
-    K(k_t, q); with w = B^T (v_i - v_j) it is the margin itself.
-
-    Args:
-        mlp: bilinear.
-        readouts: w.
-        radius: R >= 0, of a ball that holds all queries.
-
-    Raises:
-        ValueError: the gate is not the identity, or the radius is negative.
-
-    Source: the L_k of Garcia et al., eq. 69.
-    """
-    _check_bilinear(mlp)
-    if not 0 <= radius < math.inf:
-        raise ValueError(f"radius must be finite and >= 0; got {radius}")
-    norms = []
-    for w in readouts:
-        S = mlp.A.T @ (w[:, None] * mlp.G)
-        norms.append(torch.linalg.eigvalsh((S + S.T) / 2).abs().max())
-    return 2 * radius * torch.stack(norms)
-
-
-@torch.no_grad()
-def noisy_margin_floors(
-    memory: Memory,
-    facts: FactSet,
-    lipschitz: Float[Tensor, " F"],
-    epsilon: float,
-    *,
-    entries: int = BLOCK_ENTRIES,
-) -> Float[Tensor, " F"]:
-    """A lower bound on each margin of a Hebbian memory when queries are off by epsilon.
-
-    Queries change the vote of fact t by at most L_t epsilon, and with it the margin against j by
-    L_t epsilon |<v_f(i) - v_j, v_f(t)>|; the votes are added up.
-
-    Args:
-        memory: z -> sum_t v_f(t) K(k_t, z).
-        lipschitz: L_t of K(k_t, .) on a set that holds clean and noisy queries.
-        epsilon: largest norm of the noise, >= 0.
-
-    Raises:
-        ValueError: epsilon is negative.
-
-    Source: Garcia et al., eq. 73, before its sum is bounded for isotropic values.
-    """
-    _check_noise(epsilon)
-    votes = facts.values @ (facts.answers * lipschitz[:, None]).T
-    floors = []
-    for rows, scores in score_blocks(memory, facts, entries=entries):
-        targets = facts.targets[rows, None]
-        gaps = scores.gather(1, targets) - scores
-        loss = epsilon * torch.cdist(votes[targets[:, 0]], votes, p=1)
-        floors.append((gaps - loss).scatter(1, targets, torch.inf).amin(1))
-    return torch.cat(floors)
-
-
-def noisy_margin_bound(
-    margin: float,
-    lipschitz: float,
-    epsilon: float,
-    *,
-    F: int,
-    d: int,
-    coherence: float,
-    delta: float = DELTA,
-) -> Bound:
-    """gamma - 2 (1 + mu_v) L_k epsilon - 2 sqrt(2) L_k epsilon sqrt(F L / d).
-
-    Args:
-        margin: gamma_min of clean queries.
-        lipschitz: L_k >= 0 of the kernel in the query.
-        epsilon: largest norm of the noise, >= 0.
-        F: number of facts, at least 2.
-        d: dimension of the isotropic unit values.
-        coherence: mu_v in [0, 1], the largest inner product of two values.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: Garcia et al., Theorem B.62, eq. 70.
-    """
-    _check_noise(epsilon)
-    if F < 2 or d < 1 or not lipschitz >= 0 or not 0 <= coherence <= 1:
-        raise ValueError(
-            "F must be at least 2, d at least 1, lipschitz >= 0 and coherence in [0, 1]; "
-            f"got {F}, {d}, {lipschitz}, {coherence}"
-        )
-    L = float(log_factor(F, delta=delta))
-    return Bound(
-        {
-            "clean": margin,
-            "own and competitor": -2 * (1 + coherence) * lipschitz * epsilon,
-            "others": -2 * math.sqrt(2 * F * L / d) * lipschitz * epsilon,
-        },
-        {"F L ≥ d": d <= F * L},
-        False,
-    )
-
-
-def noise_tolerance(
-    margin: float, lipschitz: float, *, F: int, d: int, constant: float = 1.0, delta: float = DELTA
-) -> float:
-    """gamma_min / (C_2 L_bil) sqrt(d / (F L)): less noise leaves every margin positive.
-
-    Args:
-        margin: gamma_min > 0.
-        lipschitz: L_bil > 0.
-        constant: C_2, which the source leaves open.
-
-    Raises:
-        ValueError: margin, lipschitz or constant is not positive.
-
-    Source: Garcia et al., Corollary B.64, eq. 76.
-    """
-    if not margin > 0 or not lipschitz > 0 or not constant > 0:
-        raise ValueError(
-            "margin, lipschitz and constant must be positive; "
-            f"got {margin:.3g}, {lipschitz:.3g}, {constant:.3g}"
-        )
-    return margin / (constant * lipschitz) * math.sqrt(d / (F * log_factor(F, delta=delta)))
-
-
-def _check_bilinear(mlp: GatedMLP) -> None:
-    if mlp.gate != "identity":
-        raise ValueError(f"mlp must be bilinear, with the gate 'identity'; got {mlp.gate!r}")
-
-
 def _roundoff(bits: int) -> float:
     if bits < 0:
         raise ValueError(f"bits must be at least 0; got {bits}")
     return 2.0 ** -(bits + 1)
-
-
-def _check_noise(epsilon: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and >= 0; got {epsilon}")
