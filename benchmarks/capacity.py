@@ -56,11 +56,10 @@ def wanted(construction: str, embedding: str, d: int, load: float, seed: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--largest-facts", type=int, default=10**6)
     arguments = parser.parse_args()
     sweep(
         capacity.POINT,
-        [point for point in points() if point[3] <= arguments.largest_facts],
+        points(),
         capacity.capacity,
         path=data("capacity.csv"),
         jobs=arguments.jobs,

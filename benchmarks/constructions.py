@@ -87,8 +87,11 @@ def main() -> None:
             ("data-dependent", 128, 16384, 4096, "float32"),
             ("whitened", 256, 32768, width("whitened", 256, 32768), "float64"),
         ]
-    names = ("gradient descent", "data-dependent", "whitened", "unwhitened", "NTK")
-    growth = [(n, GROWTH_D, F, width(n, GROWTH_D, F), "float32") for n in names for F in GROWTH]
+    growth = [
+        (name, GROWTH_D, F, width(name, GROWTH_D, F), "float32")
+        for name in capacity.CONSTRUCTIONS
+        for F in GROWTH
+    ]
     columns = ["construction", "d", "F", "width", "dtype"]
     rows = [dict(zip(columns, job, strict=True)) | alone(measure, *job) for job in growth + large]
     table = pd.DataFrame(rows)

@@ -191,17 +191,21 @@ def smallest_mlp(
     Raises:
         ValueError: the construction is unknown, or largest out of range.
     """
+    width = _search(facts, construction, stream, largest)
+    return None if width is None else CONSTRUCTIONS[construction][0](facts, width, stream)
+
+
+def _search(facts: FactSet, construction: str, stream: tuple[int, ...], largest: int) -> int | None:
     if construction not in CONSTRUCTIONS:
         known = ", ".join(CONSTRUCTIONS)
         raise ValueError(f"construction must be one of {known}; got {construction!r}")
     construct, factor = CONSTRUCTIONS[construction]
     F, d = facts.keys.shape
-    width = smallest_width(
+    return smallest_width(
         lambda m: stores_all(construct(facts, m, stream), facts),
         guess=max(1, round(factor * F * np.log(F) / d)),
         largest=largest,
     )
-    return None if width is None else construct(facts, width, stream)
 
 
 #: Names of the entries of a point of a capacity sweep.
@@ -226,7 +230,7 @@ def capacity(
     Source: Garcia et al., Appendix A.3.1, with :func:`smallest_width` for the binary search.
     """
     facts = embedded_facts(embedding, d, F, seed, d, F, 0)
-    mlp = smallest_mlp(facts, construction, stream=(seed, d, F, 1), largest=largest)
-    if mlp is None:
+    width = _search(facts, construction, (seed, d, F, 1), largest)
+    if width is None:
         return {"width": float("nan"), "parameters": float("nan")}
-    return {"width": mlp.width, "parameters": mlp.parameter_count}
+    return {"width": width, "parameters": 3 * d * width}

@@ -72,10 +72,8 @@ def retrieve(memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES) ->
     """
     margins, competitors = [], []
     for rows, scores in score_blocks(memory, facts, entries=entries):
-        target = facts.targets[rows, None]
-        target_score = scores.gather(1, target).squeeze(1)
-        competitor_score, competitor = scores.scatter(1, target, -torch.inf).max(1)
-        margins.append(target_score - competitor_score)
+        margin, competitor = score_margins(scores, facts.targets[rows])
+        margins.append(margin)
         competitors.append(competitor)
     return Retrieval(facts.targets, torch.cat(competitors), torch.cat(margins))
 
@@ -87,12 +85,19 @@ def stores_all(memory: Memory, facts: FactSet) -> bool:
     Raises:
         ValueError: as :func:`retrieve`.
     """
-    for rows, scores in score_blocks(memory, facts, entries=EARLY_ENTRIES):
-        target = facts.targets[rows, None]
-        target_score = scores.gather(1, target).squeeze(1)
-        if (scores.scatter(1, target, -torch.inf).amax(1) >= target_score).any():
-            return False
-    return True
+    return all(
+        (score_margins(scores, facts.targets[rows])[0] > 0).all()
+        for rows, scores in score_blocks(memory, facts, entries=EARLY_ENTRIES)
+    )
+
+
+def score_margins(
+    scores: Float[Tensor, "b N"], targets: Int[Tensor, " b"]
+) -> tuple[Float[Tensor, " b"], Int[Tensor, " b"]]:
+    """By how much each target's score exceeds the largest other one, and whose that is."""
+    target = targets[:, None]
+    competitor_score, competitor = scores.scatter(1, target, -torch.inf).max(1)
+    return scores.gather(1, target).squeeze(1) - competitor_score, competitor
 
 
 @torch.no_grad()

@@ -68,7 +68,7 @@ def noisy_margin_floors(
 
     Source: Garcia et al., eq. 73, before its sum is bounded for isotropic values.
     """
-    _check_noise(epsilon)
+    check_noise(epsilon)
     votes = facts.values @ (facts.answers * lipschitz[:, None]).T
     floors = []
     for rows, scores in score_blocks(memory, facts, entries=entries):
@@ -104,7 +104,7 @@ def noisy_margin_bound(
 
     Source: Garcia et al., Theorem B.62, eq. 70.
     """
-    _check_noise(epsilon)
+    check_noise(epsilon)
     if F < 2 or d < 1 or not lipschitz >= 0 or not 0 <= coherence <= 1:
         raise ValueError(
             "F must be at least 2, d at least 1, lipschitz >= 0 and coherence in [0, 1]; "
@@ -145,6 +145,7 @@ def noise_tolerance(
     return margin / (constant * lipschitz) * math.sqrt(d / (F * log_factor(F, delta=delta)))
 
 
-def _check_noise(epsilon: float) -> None:
+def check_noise(epsilon: float) -> None:
+    """Raise ValueError unless epsilon is finite and >= 0."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and >= 0; got {epsilon}")

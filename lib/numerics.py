@@ -228,6 +228,12 @@ def check_ridge(ridge: float) -> None:
         raise ValueError(f"ridge must be finite and >= 0; got {ridge}")
 
 
+def check_width(width: int) -> None:
+    """Raise ValueError unless width is an integer >= 1."""
+    if not isinstance(width, int) or width < 1:
+        raise ValueError(f"width must be an integer of at least 1; got {width}")
+
+
 def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Rows scaled to unit norm, however short they are; zero rows stay zero."""
     largest = x.abs().amax(1, keepdim=True)

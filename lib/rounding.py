@@ -126,16 +126,24 @@ def rounded_output_bound(mlp: GatedMLP, facts: FactSet, bits: int) -> float:
 
     Source: Garcia et al., the proof of Theorem B.6.
     """
+    return _output_bounds(mlp, facts)(bits)
+
+
+def _output_bounds(mlp: GatedMLP, facts: FactSet) -> Callable[[int], float]:
+    """:func:`rounded_output_bound` as a function of the bits; norms are computed once."""
     check_bilinear(mlp)
-    unit = _roundoff(bits)
     weights = [weight.detach() for weight in (mlp.A, mlp.G, mlp.B)]
-    norm = max(
-        torch.linalg.matrix_norm(weight, 2).item() + unit * weight.norm().item()
-        for weight in weights
-    )
+    norms = [(torch.linalg.matrix_norm(w, 2).item(), w.norm().item()) for w in weights]
     largest = max(weight.abs().max().item() for weight in weights)
-    lipschitz = parameter_lipschitz(norm, facts.keys.norm(dim=1).max().item())
-    return lipschitz * largest * math.sqrt(mlp.parameter_count) * unit
+    key_radius = facts.keys.norm(dim=1).max().item()
+
+    def bound(bits: int) -> float:
+        unit = _roundoff(bits)
+        reached = max(operator + unit * frobenius for operator, frobenius in norms)
+        lipschitz = parameter_lipschitz(reached, key_radius)
+        return lipschitz * largest * math.sqrt(mlp.parameter_count) * unit
+
+    return bound
 
 
 def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
@@ -154,9 +162,8 @@ def sufficient_bits(mlp: GatedMLP, facts: FactSet, margin: float) -> int:
     Source: Garcia et al., Theorem B.6, its constants made explicit.
     """
     tolerance = output_tolerance(margin, facts.values.norm(dim=1).max().item())
-    return next(
-        bits for bits in itertools.count() if rounded_output_bound(mlp, facts, bits) <= tolerance
-    )
+    bound = _output_bounds(mlp, facts)
+    return next(bits for bits in itertools.count() if bound(bits) <= tolerance)
 
 
 def readout_norm_bound(mlp: GatedMLP, facts: FactSet) -> float:

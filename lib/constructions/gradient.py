@@ -10,6 +10,7 @@ from tqdm import tqdm
 from lib.decoding import retrieve
 from lib.facts import FactSet
 from lib.mlp import GATES, GatedMLP
+from lib.numerics import check_width
 
 LOSSES = ("cross entropy", "squared")
 
@@ -76,8 +77,7 @@ def gradient_descent(
 
     Source: Garcia et al., Appendix A.1.1.
     """
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"width must be an integer of at least 1; got {width}")
+    check_width(width)
     if gate not in GATES:
         raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
     if loss not in LOSSES:

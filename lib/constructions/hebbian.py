@@ -6,7 +6,7 @@ C^T Phi; conversely every MLP is such a memory with a whitened kernel.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
     check_ridge,
+    check_width,
     least_squares,
     ridge_regression,
     row_blocks,
@@ -76,8 +77,7 @@ def sketch_weights(
     Raises:
         ValueError: width is not an integer of at least 1.
     """
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"width must be an integer of at least 1; got {width}")
+    check_width(width)
     return _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
 
 
@@ -126,8 +126,7 @@ def hebbian_mlp(
         )
     B = torch.zeros(C.shape[1], len(A)).to(A)
     variances = torch.zeros(len(A)).to(A)
-    for rows in row_blocks(len(facts), len(A)):
-        Phi = (facts.keys[rows] @ A.T) * (facts.keys[rows] @ G.T)
+    for rows, Phi in _feature_blocks(facts, A, G):
         B += C[rows].T @ Phi
         variances += (Phi**2).sum(0)
     if whitening == "diag":
@@ -197,10 +196,7 @@ def solved_mlp(
     G = _fit_factor(scaled, A, B, tolerance, limit)
     A = _fit_factor(scaled, G, B, tolerance, limit)
     A, G = A / longest, G / longest
-    energy = sum(
-        ((facts.keys[rows] @ A.T) * (facts.keys[rows] @ G.T)).square().sum().item()
-        for rows in row_blocks(len(facts), len(A))
-    )
+    energy = sum(Phi.square().sum().item() for _, Phi in _feature_blocks(facts, A, G))
     if not energy > 0:
         raise ValueError("keys and values must not all be zero")
     return hebbian_mlp(facts, A * math.sqrt(len(facts) / energy), G, whitening="full", ridge=ridge)
@@ -221,11 +217,17 @@ def _fit_factor(facts: FactSet, fixed: Tensor, B: Tensor, tolerance: float, limi
     )
 
 
+def _feature_blocks(facts: FactSet, A: Tensor, G: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Phi for consecutive slices of facts."""
+    for rows in row_blocks(len(facts), len(A)):
+        yield rows, (facts.keys[rows] @ A.T) * (facts.keys[rows] @ G.T)
+
+
 def _features(facts: FactSet, A: Tensor, G: Tensor) -> Tensor:
     """Phi of all keys, with no second array of its size."""
     Phi = torch.empty(len(facts), len(A)).to(A)
-    for rows in row_blocks(len(facts), len(A)):
-        torch.mul(facts.keys[rows] @ A.T, facts.keys[rows] @ G.T, out=Phi[rows])
+    for rows, block in _feature_blocks(facts, A, G):
+        Phi[rows] = block
     return Phi
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lib.facts import FactSet
 from lib.mlp import GatedMLP
-from lib.numerics import row_blocks, unit_rows
+from lib.numerics import check_width, row_blocks, unit_rows
 
 
 def ntk(facts: FactSet, width: int, *, generator: torch.Generator) -> GatedMLP:
@@ -24,8 +24,7 @@ def ntk(facts: FactSet, width: int, *, generator: torch.Generator) -> GatedMLP:
 
     Source: Garcia et al., Appendix B.3, after Nichani et al. (2024), Hermite degree 1.
     """
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"width must be an integer of at least 1; got {width}")
+    check_width(width)
 
     def draw(d: int) -> Tensor:
         normal = torch.randn(width, d, dtype=torch.float64, generator=generator)

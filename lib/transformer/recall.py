@@ -116,7 +116,7 @@ def draw_sequences(
     Args:
         task: what is recalled.
         keys: numbers of the facts.
-                generator: on the CPU.
+        generator: on the CPU.
 
     Raises:
         ValueError: a number is not that of a fact.

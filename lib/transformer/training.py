@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from lib.decoding import Memory, retrieve
+from lib.decoding import Memory, retrieve, score_margins
 from lib.facts import FactSet, sphere
 from lib.files import replacing
+from lib.noisy_queries import check_noise
 from lib.numerics import generator
 from lib.transformer.block import RecallBlock
-from lib.transformer.recall import RecallTask, draw_sequences, recall_task
+from lib.transformer.recall import RecallTask, Sequences, draw_sequences, recall_task
 
 #: Random streams of a training run: batches, and the evaluations on the way.
 BATCHES, CHECKS = 0, 1
@@ -164,15 +166,9 @@ def key_accuracies(
     Args:
         contexts: at least 1.
     """
-    if contexts < 1:
-        raise ValueError(f"contexts must be at least 1; got {contexts}")
-    keys = torch.arange(len(task.facts))
-    right = torch.zeros(len(keys), device=task.facts.keys.device)
-    for _ in range(contexts):
-        scores = block(draw_sequences(task, keys, generator=generator))
-        target = task.facts.targets[:, None]
-        others = scores.scatter(1, target, -torch.inf).amax(1)
-        right += scores.gather(1, target).squeeze(1) > others
+    right = torch.zeros(len(task.facts), device=task.facts.keys.device)
+    for sequences in _all_keys(task, contexts, generator):
+        right += score_margins(block(sequences), task.facts.targets)[0] > 0
     return right / contexts
 
 
@@ -187,14 +183,19 @@ def query_noise(
 
     Source: Garcia et al., Definition 5.1, Appendix A.4.1.
     """
+    noise = [
+        (block.queries(sequences) - task.facts.keys).norm(dim=1)
+        for sequences in _all_keys(task, contexts, generator)
+    ]
+    return torch.stack(noise)
+
+
+def _all_keys(task: RecallTask, contexts: int, generator: torch.Generator) -> Iterator[Sequences]:
+    """Every key once, in as many random contexts."""
     if contexts < 1:
         raise ValueError(f"contexts must be at least 1; got {contexts}")
-    keys = torch.arange(len(task.facts))
-    noise = []
     for _ in range(contexts):
-        queries = block.queries(draw_sequences(task, keys, generator=generator))
-        noise.append((queries - task.facts.keys).norm(dim=1))
-    return torch.stack(noise)
+        yield draw_sequences(task, torch.arange(len(task.facts)), generator=generator)
 
 
 @torch.no_grad()
@@ -205,8 +206,7 @@ def noisy_minimum_margin(
 
     Source: Garcia et al., Appendix A.4.2.
     """
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and >= 0; got {epsilon}")
+    check_noise(epsilon)
     u = sphere(*facts.keys.shape, generator=generator).to(facts.keys)
     noisy = FactSet(facts.keys + epsilon * u, facts.values, facts.targets)
     return retrieve(memory, noisy).minimum_margin
