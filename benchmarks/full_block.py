@@ -10,6 +10,7 @@ from torch import Tensor
 from lib.numerics import unit_rows
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import Sequences
+from lib.transformer.rope import rotate
 
 
 def all_positions(block: RecallBlock, sequences: Sequences) -> Float[Tensor, "b n N"]:
@@ -17,6 +18,9 @@ def all_positions(block: RecallBlock, sequences: Sequences) -> Float[Tensor, "b 
     x = block.embeddings[sequences.tokens]
     h = block.norm(x)
     q, k = h @ block.W_Q, h @ block.W_K
+    if block.rope:
+        positions = torch.arange(x.shape[1])
+        q, k = rotate(q, positions), rotate(k, positions)
     v = h if block.W_V is None else h @ block.W_V @ block.W_O
     scores = q @ k.transpose(1, 2) / x.shape[2] ** 0.5
     n = scores.shape[1]

@@ -164,6 +164,25 @@ def bijection(n: int, *, generator: torch.Generator) -> Int[Tensor, " n"]:
     return torch.randperm(n, generator=generator)
 
 
+def other_facts(facts: FactSet, *, generator: torch.Generator) -> FactSet:
+    """The same keys and the same answers, matched at random so that no key keeps its answer.
+
+    Args:
+        facts: at least two, with distinct targets.
+        generator: on the CPU.
+
+    Raises:
+        ValueError: two keys have the same target, or there is only one.
+    """
+    targets = facts.targets.cpu()
+    if len(targets) < 2 or len(targets.unique()) < len(targets):
+        raise ValueError("facts must have at least 2 keys, and a target of its own for each")
+    while True:  # about one permutation in e moves everything
+        other = targets[bijection(len(targets), generator=generator)]
+        if (other != targets).all():
+            return FactSet(facts.keys, facts.values, other.to(facts.targets.device))
+
+
 def random_facts(F: int, d: int, *, generator: torch.Generator) -> FactSet:
     """F facts with keys and values uniform on the sphere, untied, matched by a random bijection.
 

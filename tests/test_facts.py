@@ -9,6 +9,7 @@ from lib.facts import (
     bijection,
     gaussian,
     ill_condition,
+    other_facts,
     random_facts,
     read_embeddings,
     read_facts,
@@ -81,6 +82,22 @@ def test_random_facts_are_untied_and_shuffled():
     facts = random_facts(50, 6, generator=generator(0))
     assert (facts.keys @ facts.values.T).abs().max() < 1 - 1e-6
     assert not torch.equal(facts.targets, torch.arange(50))
+
+
+@given(st.integers(2, 12), st.integers(0, 10**6))
+def test_other_facts_share_keys_and_answers_but_no_fact(n, seed):
+    facts = random_facts(n, 8, generator=generator(seed))
+    other = other_facts(facts, generator=generator(seed, 1))
+    assert torch.equal(other.keys, facts.keys) and torch.equal(other.values, facts.values)
+    assert torch.equal(other.targets.sort().values, facts.targets.sort().values)
+    assert (other.targets != facts.targets).all()
+
+
+def test_other_facts_need_distinct_answers():
+    keys = torch.eye(3)
+    for n, targets in ((3, [0, 1, 1]), (1, [0])):
+        with pytest.raises(ValueError, match="a target of its own for each"):
+            other_facts(FactSet(keys[:n], keys, torch.tensor(targets)), generator=generator(0))
 
 
 def test_a_bijection_hits_every_value_once():

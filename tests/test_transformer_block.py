@@ -8,7 +8,7 @@ from lib.decoding import retrieve, unit_outputs
 from lib.facts import FactSet, bijection, random_facts
 from lib.numerics import generator
 from lib.transformer.block import RecallBlock
-from lib.transformer.recall import draw_sequences, recall_task
+from lib.transformer.recall import Sequences, draw_sequences, recall_task
 from lib.transformer.training import key_accuracies, query_noise
 
 FACTS = random_facts(20, 16, generator=generator(0))
@@ -18,12 +18,18 @@ MLP = sketched_k2(FACTS, 60, generator=generator(1), whitening="full")
 @pytest.mark.parametrize("with_query", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("free_values", [True, False])
-def test_the_last_position_is_that_of_the_full_computation(with_query, residual, free_values):
+@pytest.mark.parametrize("rope", [True, False])
+def test_the_last_position_is_that_of_the_full_computation(with_query, residual, free_values, rope):
     task = recall_task(
         FACTS, generator=generator(99), prefix=(0, 4), suffix=(1, 5), with_query=with_query
     )
     block = RecallBlock(
-        task, MLP, generator=generator(2), residual=residual, free_values=free_values
+        task,
+        MLP,
+        generator=generator(2),
+        residual=residual,
+        free_values=free_values,
+        rope=rope,
     )
     nn.init.uniform_(block.norm.weight, 0.5, 1.5)
     sequences = draw_sequences(task, torch.arange(20), generator=generator(3))
@@ -119,3 +125,28 @@ def test_attention_ignores_filling_and_order():
     attention = block.attention(drawn)
     assert (attention[~drawn.present] == 0).all()
     torch.testing.assert_close(attention.sum(1), torch.ones(20).double())
+
+
+@pytest.mark.parametrize("rope", [True, False])
+def test_order_matters_with_positions_only_and_filling_in_front_never(rope):
+    task = recall_task(FACTS, generator=generator(99), prefix=(2, 2), suffix=(3, 3))
+    block = RecallBlock(task, MLP, generator=generator(2), rope=rope)
+    drawn = draw_sequences(task, torch.arange(20), generator=generator(3))
+    order = torch.tensor([5, 3, 1, 0, 2, 4, 6])  # the query stays at the end
+    turned = Sequences(drawn.tokens[:, order], drawn.present[:, order], drawn.keys)
+    difference = (block.queries(turned) - block.queries(drawn)).norm(dim=1)
+    assert (difference > 1e-3).all() if rope else (difference < 1e-12).all()
+    filling = torch.zeros(20, 4, dtype=torch.long)
+    longer = Sequences(
+        torch.cat([filling, drawn.tokens], 1),
+        torch.cat([filling.bool(), drawn.present], 1),
+        drawn.keys,
+    )
+    torch.testing.assert_close(block.queries(longer), block.queries(drawn))
+
+
+def test_rotary_positions_need_an_even_dimension():
+    facts = random_facts(10, 7, generator=generator(0))
+    task = recall_task(facts, generator=generator(1))
+    with pytest.raises(ValueError, match="rope needs keys with an even number of columns; got 7"):
+        RecallBlock(task, nn.Identity(), generator=generator(2), rope=True)

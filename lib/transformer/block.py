@@ -5,9 +5,9 @@
     y = unit(p h W_V W_O)                          the query that reaches the MLP
     s = scale * unit(MLP(y)) V^T                   scores of the values
 
-There are no positions, so that the order of tokens does not matter, and one answer is asked for,
-at the last position: nothing else is computed. Projections are applied to the vocabulary and then
-looked up, not to every token of every sequence.
+Without positions the order of tokens does not matter; with rotary ones queries and keys are turned
+first. One answer is asked for, at the last position: nothing else is computed. Projections are
+applied to the vocabulary and then looked up, not to every token of every sequence.
 """
 
 import copy
@@ -20,6 +20,7 @@ from lib.decoding import Memory
 from lib.facts import FactSet
 from lib.numerics import unit_rows
 from lib.transformer.recall import RecallTask, Sequences
+from lib.transformer.rope import rotate
 
 #: Factor on unit-norm outputs before the softmax: scores of unit vectors alone would leave even a
 #: perfect answer with a large loss.
@@ -34,10 +35,15 @@ class RecallBlock(nn.Module):
         mlp: the fact memory, frozen; any map from (b, d) to (b, d_v).
         residual: whether the last token's embedding is added to what attention returns.
         free_values: whether value and output projections are trained, or fixed to the identity.
+        rope: whether queries and keys carry rotary positions; d must then be even.
         logit_scale: factor on the unit-norm outputs.
         generator: of the initial projections, N(0, 1/d) each.
 
-    Source: Garcia et al., Appendices A.1.2 and A.4.3; Dugan et al., Section 5.1.
+    Raises:
+        ValueError: positions are rotary and d is odd.
+
+    Source: Garcia et al., Appendices A.1.2 and A.4.3; Dugan et al., Section 5.1 and, for rotary
+    positions, Appendix A.2.2.
     """
 
     def __init__(
@@ -48,10 +54,13 @@ class RecallBlock(nn.Module):
         generator: torch.Generator,
         residual: bool = False,
         free_values: bool = False,
+        rope: bool = False,
         logit_scale: float = LOGIT_SCALE,
     ) -> None:
         super().__init__()
         d = task.facts.keys.shape[1]
+        if rope and d % 2:
+            raise ValueError(f"rope needs keys with an even number of columns; got {d}")
 
         def projection() -> nn.Parameter:
             normal = torch.randn(d, d, dtype=torch.float64, generator=generator)
@@ -60,7 +69,7 @@ class RecallBlock(nn.Module):
         self.norm = nn.RMSNorm(d).to(task.facts.keys)
         self.W_Q, self.W_K = projection(), projection()
         self.W_V, self.W_O = (projection(), projection()) if free_values else (None, None)
-        self.residual, self.logit_scale = residual, logit_scale
+        self.residual, self.rope, self.logit_scale = residual, rope, logit_scale
         self.register_buffer("embeddings", task.embeddings)
         self.register_buffer("values", task.facts.values)
         self.facts = len(task.facts)
@@ -71,6 +80,9 @@ class RecallBlock(nn.Module):
         h = self.norm(self.embeddings)
         q = (h @ self.W_Q)[sequences.tokens[:, -1]]
         k = (h @ self.W_K)[sequences.tokens]
+        if self.rope:
+            positions = torch.arange(k.shape[1], device=k.device)
+            q, k = rotate(q[:, None], positions[-1:])[:, 0], rotate(k, positions)
         scores = torch.einsum("bd,bnd->bn", q, k) / h.shape[1] ** 0.5
         return scores.masked_fill(~sequences.present, -torch.inf).softmax(1)
 

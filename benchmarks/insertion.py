@@ -1,0 +1,55 @@
+"""MLPs inside a Transformer block: makes three files in notebooks/data.
+
+    OMP_NUM_THREADS=1 python benchmarks/insertion.py [--dim 64] [--seeds 3]
+
+`block_capacity.csv`: the smallest width with which a block answers about facts it has never seen,
+for five constructions and F from 64 to 512 (Garcia et al., Fig. 1c, whose setting is d = 128 and
+F to 8192). `ablation.csv`: training and fact-adaptive accuracy with residual connection and free
+value projections (Fig. 10). `whitened_values.csv`: capacity against usability over condition
+numbers and whitening strengths (Dugan et al., Fig. 3b and 3c). About an hour and a half of one
+core. Points that a file has are not computed again.
+"""
+
+import argparse
+from itertools import product
+
+from lib.capacity import CONSTRUCTIONS
+from lib.chapter import data
+from lib.sweeps import sweep
+from lib.transformer.capacity import (
+    ABLATION_POINT,
+    CAPACITY_POINT,
+    CRITERIA,
+    ablated,
+    block_capacity,
+)
+
+FACTS = [64, 128, 256, 512]
+LARGEST = 2**13
+
+#: Widths of the ablation: from half of what stores F facts alone to several times that.
+ABLATION = {"gradient descent": [2, 4, 6, 8, 12, 16], "data-dependent": [16, 24, 32, 48, 64, 96]}
+ABLATED_FACTS = 256
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    d, seeds = arguments.dim, range(arguments.seeds)
+    points = [
+        (construction, criterion, d, F, seed, LARGEST)
+        for seed, F, criterion, construction in product(seeds, FACTS, CRITERIA, CONSTRUCTIONS)
+    ]
+    print(sweep(CAPACITY_POINT, points, block_capacity, path=data("block_capacity.csv")))
+    points = [
+        (construction, residual, free, d, ABLATED_FACTS, width, seed)
+        for seed, construction in product(seeds[:2], ABLATION)
+        for residual, free, width in product([False, True], [False, True], ABLATION[construction])
+    ]
+    print(sweep(ABLATION_POINT, points, ablated, path=data("ablation.csv")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""What a block learns around a fact MLP, and the smallest MLP with which it recalls facts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from lib.capacity import CONSTRUCTIONS, embedded_facts, smallest_width
+from lib.constructions.gradient import Recipe, gradient_descent
+from lib.decoding import Memory, retrieve, stores_all
+from lib.facts import FactSet, other_facts
+from lib.mlp import GatedMLP
+from lib.numerics import generator
+from lib.transformer.block import RecallBlock
+from lib.transformer.recall import RecallTask, recall_task
+from lib.transformer.training import Plan, key_accuracies, train
+
+#: Random streams of an insertion: the other facts, both memories, initial weights, the training
+#: run, and both measurements.
+OTHER, FIRST, SECOND, WEIGHTS, STEPS, TRAINING, ADAPTIVE = range(7)
+
+#: Contexts of every key in a measurement.
+CONTEXTS = 4
+
+#: Ours: the accuracy changes little after half of these steps.
+PLAN = Plan(steps=200, batch=512, rate=3e-3, checked_every=200)
+
+#: Trained MLPs that are to be asked imprecisely: as long as it takes to store, then on for margins.
+RECIPE = Recipe(steps=500, rate=2e-2, final_rate=2e-5, checked_every=25)
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """Shares of right answers of a block that was trained around a memory.
+
+    Attributes:
+        training: about the facts of the training, with their memory.
+        adaptive: about facts that were never seen, with a memory of those in its place.
+        block: the trained block, with its first memory.
+    """
+
+    training: float
+    adaptive: float
+    block: RecallBlock
+
+
+def insert(
+    task: RecallTask,
+    construct: Callable[[FactSet, tuple[int, ...]], Memory],
+    *,
+    stream: tuple[int, ...],
+    plan: Plan = PLAN,
+    make_block: Callable[..., RecallBlock] = RecallBlock,
+    contexts: int = CONTEXTS,
+) -> Insertion:
+    """Train a block around a frozen memory of a task's facts; then exchange memory and facts.
+
+    The other facts have the same keys and values, and share no pair with those of the training.
+
+    Args:
+        task: its facts need distinct targets.
+        construct: (facts, stream) -> memory.
+        stream: names the random numbers.
+        plan: of the training.
+        make_block: (task, memory, generator) -> block.
+        contexts: of every key in a measurement, at least 1.
+
+    Source: Garcia et al., Appendices A.1.2 ("inserted MLP") and A.4.3; Dugan et al., Section 5.1.
+    """
+    other = other_facts(task.facts, generator=generator(*stream, OTHER))
+    block = make_block(
+        task, construct(task.facts, (*stream, FIRST)), generator=generator(*stream, WEIGHTS)
+    )
+    train(block, task, plan, stream=(*stream, STEPS))
+    exchanged = block.with_mlp(construct(other, (*stream, SECOND)), other)
+
+    def accuracy(block: RecallBlock, task: RecallTask, name: int) -> float:
+        g = generator(*stream, name)
+        return key_accuracies(block, task, contexts=contexts, generator=g).mean().item()
+
+    return Insertion(
+        accuracy(block, task, TRAINING),
+        accuracy(exchanged, task.with_facts(other), ADAPTIVE),
+        block,
+    )
+
+
+def constructor(
+    construction: str, width: int, *, recipe: Recipe = RECIPE
+) -> Callable[[FactSet, tuple[int, ...]], GatedMLP]:
+    """(facts, stream) -> MLP of a width, by a construction of :mod:`lib.capacity`.
+
+    Closed forms compute in float64. Gradient descent goes on after all facts are stored, since
+    inside a block margins count.
+
+    Raises:
+        ValueError: the construction is unknown.
+    """
+    if construction not in CONSTRUCTIONS:
+        known = ", ".join(CONSTRUCTIONS)
+        raise ValueError(f"construction must be one of {known}; got {construction!r}")
+    closed_form, _ = CONSTRUCTIONS[construction]
+
+    def construct(facts: FactSet, stream: tuple[int, ...]) -> GatedMLP:
+        if construction == "gradient descent":
+            g = generator(*stream, width)
+            return gradient_descent(facts, width, generator=g, recipe=recipe)
+        return closed_form(facts.to(dtype=torch.float64), width, stream).to(facts.keys.dtype)
+
+    return construct
+
+
+#: The share of right answers that is enough (Dugan et al., Section 5.1).
+ENOUGH = 0.99
+
+#: When a width is enough: the MLP stores all facts by itself, or a block that was trained around
+#: it answers about facts it has never seen.
+CRITERIA = ("alone", "adaptive")
+
+#: Names of the entries of a point of a capacity sweep.
+CAPACITY_POINT = ("construction", "criterion", "d", "F", "seed", "largest")
+
+
+def block_capacity(
+    construction: str, criterion: str, d: int, F: int, seed: int, largest: int
+) -> dict[str, int | float]:
+    """The smallest width that is enough, and its number of weights; NaN if none is found.
+
+    Args:
+        construction: a key of :data:`lib.capacity.CONSTRUCTIONS`.
+        criterion: one of :data:`CRITERIA`.
+        d, F: dimension of untied isotropic keys and values, and their number.
+        seed: names facts, tokens and weights.
+        largest: the last width that is tried.
+
+    Raises:
+        ValueError: construction or criterion is unknown, or the embeddings are not possible.
+
+    Source: Garcia et al., Appendix A.4.3, with :func:`lib.capacity.smallest_width` for the binary
+    search.
+    """
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}")
+    constructor(construction, 1)
+    task, stream = random_task(d, F, seed)
+
+    def enough(width: int) -> bool:
+        construct = constructor(construction, width)
+        if criterion == "alone":
+            return stores_all(construct(task.facts, (*stream, FIRST)), task.facts)
+        return insert(task, construct, stream=stream).adaptive >= ENOUGH
+
+    guess = round(CONSTRUCTIONS[construction][1] * F * math.log(F) / d)
+    width = smallest_width(enough, guess=max(1, guess), largest=largest)
+    if width is None:
+        return {"width": math.nan, "parameters": math.nan}
+    return {"width": width, "parameters": 3 * d * width}
+
+
+#: Names of the entries of a point of an ablation.
+ABLATION_POINT = ("construction", "residual", "free_values", "d", "F", "width", "seed")
+
+#: Free projections have to find the identity first, or their own way: longer, until that is done.
+LONG_PLAN = Plan(steps=2000, batch=512, rate=3e-3, checked_every=50, enough=ENOUGH)
+
+
+def ablated(
+    construction: str,
+    residual: bool,
+    free_values: bool,
+    d: int,
+    F: int,
+    width: int,
+    seed: int,
+) -> dict[str, float]:
+    """What an MLP stores alone, and what blocks with and without two liberties make of it.
+
+    Args:
+        construction, d, F, seed: as in :func:`block_capacity`.
+        residual, free_values: of :class:`lib.transformer.block.RecallBlock`.
+        width: m >= 1.
+
+    Source: Garcia et al., Appendix A.4.3.
+    """
+    task, stream = random_task(d, F, seed)
+    construct = constructor(construction, width)
+    found = insert(
+        task,
+        construct,
+        stream=stream,
+        plan=LONG_PLAN,
+        make_block=partial(RecallBlock, residual=residual, free_values=free_values),
+    )
+    alone = retrieve(found.block.mlp, task.facts).accuracy
+    return {"alone": alone, "training": found.training, "adaptive": found.adaptive}
+
+
+def random_task(d: int, F: int, seed: int) -> tuple[RecallTask, tuple[int, ...]]:
+    """A task about untied isotropic facts, in single precision, and a stream for what follows."""
+    facts = embedded_facts("isotropic", d, F, seed, d, F, 0).to(dtype=torch.float32)
+    return recall_task(facts, generator=generator(seed, d, F, 1)), (seed, d, F, 2)
