@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,30 +94,62 @@ def train(
         ValueError: the checkpoint belongs to another block, task, plan or stream.
     """
     free = [p for p in block.parameters() if p.requires_grad]
+
+    def loss(step: int) -> Tensor:
+        g = generator(*stream, BATCHES, step)
+        keys = torch.randint(len(task.facts), (plan.batch,), generator=g)
+        scores = block(draw_sequences(task, keys, generator=g))
+        return nn.functional.cross_entropy(scores, task.facts.targets[keys])
+
+    def accuracy(step: int) -> float:
+        g = generator(*stream, CHECKS, step)
+        return key_accuracies(block, task, generator=g).mean().item()
+
+    run = fingerprint(plan, stream, block.parameters(), block.embeddings, block.values)
+    return descend(free, plan, loss, accuracy, run=run, checkpoint=checkpoint)
+
+
+def descend(
+    free: Sequence[nn.Parameter],
+    plan: Plan,
+    loss: Callable[[int], Float[Tensor, ""]],
+    accuracy: Callable[[int], float],
+    *,
+    run: list,
+    checkpoint: Path | None = None,
+) -> History:
+    """Steps of AdamW as planned, in place, continued from the checkpoint if there is one.
+
+    Args:
+        free: what is trained.
+        plan: how.
+        loss, accuracy: of a step, counted from 1; random numbers must depend on the step alone.
+        run: what the checkpoint belongs to, from :func:`fingerprint`.
+        checkpoint: as in :func:`train`.
+
+    Raises:
+        ValueError: the checkpoint belongs to another run.
+    """
     optimizer = torch.optim.AdamW(free, lr=plan.rate, weight_decay=plan.weight_decay)
     losses: list[float] = []
     accuracies: list[tuple[int, float]] = []
     if checkpoint and checkpoint.exists():
-        losses, accuracies = _restore(checkpoint, free, optimizer, _run(block, plan, stream))
+        losses, accuracies = _restore(checkpoint, free, optimizer, run)
     done = bool(accuracies) and accuracies[-1][1] >= plan.enough
     steps = range(len(losses) + 1, plan.steps + 1)
     for step in tqdm(steps, disable=None, leave=False, desc="training"):
         if done:
             break
-        g = generator(*stream, BATCHES, step)
-        keys = torch.randint(len(task.facts), (plan.batch,), generator=g)
-        scores = block(draw_sequences(task, keys, generator=g))
-        loss = nn.functional.cross_entropy(scores, task.facts.targets[keys])
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        value = loss(step)
+        value.backward()
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(value.item())
         if step % plan.checked_every == 0 or step == plan.steps:
-            g = generator(*stream, CHECKS, step)
-            accuracies.append((step, key_accuracies(block, task, generator=g).mean().item()))
+            accuracies.append((step, accuracy(step)))
             done = accuracies[-1][1] >= plan.enough
             if checkpoint:
-                _save(checkpoint, free, optimizer, _run(block, plan, stream), losses, accuracies)
+                _save(checkpoint, free, optimizer, run, losses, accuracies)
     return History(tuple(losses), tuple(accuracies))
 
 
@@ -212,11 +244,13 @@ def noisy_minimum_margin(
     return retrieve(memory, noisy).minimum_margin
 
 
-def _run(block: RecallBlock, plan: Plan, stream: tuple[int, ...]) -> list:
-    """What a checkpoint belongs to: plan, stream, shapes of the weights, embeddings and values."""
-    tables = b"".join(t.cpu().numpy().tobytes() for t in (block.embeddings, block.values))
-    shapes = [list(p.shape) for p in block.parameters()]
-    return [repr(plan), list(stream), shapes, hashlib.sha256(tables).hexdigest()]
+def fingerprint(
+    plan: Plan, stream: tuple[int, ...], weights: Iterable[Tensor], *tables: Tensor
+) -> list:
+    """What a checkpoint belongs to: plan, stream, shapes of all weights, entries of the tables."""
+    frozen = b"".join(table.detach().cpu().numpy().tobytes() for table in tables)
+    shapes = [list(w.shape) for w in weights]
+    return [repr(plan), list(stream), shapes, hashlib.sha256(frozen).hexdigest()]
 
 
 def _save(path, free, optimizer, run, losses, accuracies) -> None:
