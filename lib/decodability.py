@@ -1,0 +1,309 @@
+"""Decodability: how easily the rows of a value table are told apart by inner products.
+
+The radius of value i is the largest margin that one unit output u can have over every other
+value at once, each measured in units of distance,
+
+    rho_i = max_{|u| <= 1} min_{j != i} <w_ij, u>,     w_ij = (v_i - v_j) / |v_i - v_j|.
+
+Its dual is the distance of the origin from the convex hull of the w_ij: rho_i is the smallest
+norm of sum_j lambda_j w_ij with weights lambda >= 0 of sum 1. Any u gives a lower bound, any
+weights an upper one; their difference is the duality gap that comes with every radius.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.linalg import solve_triangular
+from scipy.optimize import nnls
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from lib.facts import FactSet, check_embeddings
+from lib.mlp import GatedMLP
+from lib.numerics import (
+    BLOCK_ENTRIES,
+    RELATIVE_CUTOFF,
+    row_blocks,
+    take_diagonal,
+    unit_rows,
+    whitener,
+)
+
+#: Constraints that a value's problem starts with, times d, and the most that are added to it when
+#: others turn out to be violated.
+START, MORE = 2, 32
+
+#: A radius below this is taken for 0: what double precision can say of unit vectors.
+RESOLUTION = 1e-12
+
+#: Violations below this are rounding.
+ROUNDING = 1e-14
+
+
+@dataclass(frozen=True, eq=False)
+class Decodability:
+    """Every value's radius and best output, with certificates.
+
+    Attributes:
+        radii: rho_i; 0 where v_i lies in the convex hull of the other values, or so close to it
+            that double precision cannot tell.
+        outputs: u_i*, unit rows, float64; zero rows where the radius is 0.
+        gaps: upper minus lower bound of each radius.
+        active: for each value the competitors j whose weights lambda_j are positive. They are what
+            holds u_i* in its place.
+
+    Source: Dugan et al., eq. 4 and Definition 3.2.1.
+    """
+
+    radii: Float[Tensor, " N"]
+    outputs: Float[Tensor, "N d"]
+    gaps: Float[Tensor, " N"]
+    active: tuple[Int[Tensor, " _"], ...]
+
+    @property
+    def rho(self) -> float:
+        """rho(V), the smallest radius."""
+        return self.radii.min().item()
+
+    @property
+    def decodable(self) -> Bool[Tensor, " N"]:
+        """Which values some output decodes to."""
+        return self.radii > 0
+
+
+def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) -> Decodability:
+    """Radii and margin-optimal outputs of a table of values, exactly.
+
+    Each value is a least-distance problem, and that is one of nonnegative least squares. We solve
+    it for the few constraints nearest to being violated, add those that are, and repeat until none
+    is: a finite method, like the simplex method. The solution is recomputed from its active
+    constraints by an orthogonal factorisation, so that nothing is squared: u* is the direction of
+    the shortest x with <w_ij, x> = 1 for the active j, and the radius is 1 / |x|.
+
+    Args:
+        values: V, distinct rows, at least two.
+        entries: bound on the number of pairs of values held at once.
+
+    Raises:
+        ValueError: values are not finite, fewer than two, or not distinct.
+
+    Source: Dugan et al., eqs. 4 and 5; Lawson and Hanson (1974), chapter 23.
+    """
+    X = _centred(values)
+    directions = whitener(X)
+    start = unit_rows(X @ directions.T @ directions)  # where each value is most extreme
+    solutions: list[_Solution] = []
+    with tqdm(total=len(X), disable=None, leave=False, desc="decodability") as progress:
+        for rows in row_blocks(len(X), len(X), entries=entries):
+            solutions += _solve_block(X, rows, start[rows], progress)
+    return Decodability(
+        torch.tensor([solution.radius for solution in solutions], dtype=torch.float64),
+        torch.from_numpy(np.stack([solution.output for solution in solutions])),
+        torch.tensor([solution.gap for solution in solutions], dtype=torch.float64),
+        tuple(torch.from_numpy(solution.active) for solution in solutions),
+    )
+
+
+def achieved_radii(
+    outputs: Float[Tensor, "N d"], values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES
+) -> Float[Tensor, " N"]:
+    """min_j <w_ij, u_i> / |u_i| of given outputs, one for each value: at most rho_i.
+
+    Their minimum is rho(U; V).
+
+    Raises:
+        ValueError: shapes differ, an output is zero, or as :func:`decodability`.
+
+    Source: Dugan et al., Appendix B.1.
+    """
+    check_embeddings("outputs", outputs)
+    if outputs.shape != values.shape or not outputs.any(1).all():
+        raise ValueError(
+            f"outputs must be nonzero rows, one per value, {tuple(values.shape)}; "
+            f"got {tuple(outputs.shape)}"
+        )
+    X, U = _centred(values), unit_rows(outputs.double())
+    blocks = row_blocks(len(X), len(X), entries=entries)
+    return torch.cat([_margins(X, rows, U[rows], _distances(X, rows)).amin(1) for rows in blocks])
+
+
+def coherence(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) -> float:
+    """The largest |cosine| between two rows, in [0, 1].
+
+    Raises:
+        ValueError: values are not finite, fewer than two, or a row is zero.
+    """
+    check_embeddings("values", values)
+    if len(values) < 2 or not values.any(1).all():
+        raise ValueError("values must be at least 2 rows, none of them zero")
+    X, largest = unit_rows(values), 0.0
+    for rows in row_blocks(len(X), len(X), entries=entries):
+        cosines = X[rows] @ X.T
+        take_diagonal(cosines, rows)
+        largest = max(largest, cosines.abs().max().item())
+    return min(largest, 1.0)
+
+
+# --- whitening ---------------------------------------------------------------------------------
+
+
+def whitening(
+    values: Float[Tensor, "N d"], strength: float = 1.0, *, ridge: float = 0.0
+) -> Float[Tensor, "d d"]:
+    """W = (Sigma + ridge I)^(-strength / 2), symmetric, with Sigma the covariance of the rows.
+
+    The rows of V W have covariance I at strength 1 and ridge 0, and V W = V at strength 0. (The
+    paper's Sigma is not centred in its Appendix A.1.3, and centred in Section 3.3. Decodability
+    depends on differences of values only, so we centre.)
+
+    Args:
+        values: V, at least two rows.
+        strength: alpha in [0, 1].
+        ridge: epsilon >= 0, in units of Sigma.
+
+    Raises:
+        ValueError: strength or ridge is out of range; or Sigma is singular, ridge 0 and
+            strength positive.
+
+    Source: Dugan et al., Section 3.3, Appendices A.1.3 and A.2.4.
+    """
+    check_embeddings("values", values)
+    if not 0 <= strength <= 1 or not 0 <= ridge < float("inf"):
+        raise ValueError(
+            f"strength must be in [0, 1] and ridge finite and >= 0; got {strength} and {ridge}"
+        )
+    n, d = values.shape
+    X = values.double() - values.double().mean(0)
+    _, s, Vt = torch.linalg.svd(torch.linalg.qr(X / n**0.5, mode="r")[1])
+    s = nn.functional.pad(s, (0, d - len(s)))
+    if strength == 0:
+        return torch.eye(d).to(values)
+    if ridge == 0 and (rank := int((s > RELATIVE_CUTOFF * s[0]).sum())) < d:
+        raise ValueError(
+            "ridge must be positive where the covariance of values is singular; "
+            f"its rank is {rank} of {d}"
+        )
+    return (Vt.T * (s**2 + ridge) ** (-strength / 2) @ Vt).to(values.dtype)
+
+
+def whitened(facts: FactSet, W: Float[Tensor, "d_v d_v"]) -> FactSet:
+    """The same facts with values V W."""
+    return FactSet(facts.keys, facts.values @ W, facts.targets)
+
+
+def fold_whitening(mlp: GatedMLP, W: Float[Tensor, "d_v d_v"]) -> GatedMLP:
+    """An MLP for the values V, from one for the values V W; every score stays the same.
+
+    <g, W^T v> = <W g, v>: the last layer becomes W B. (With the inverse of W in its place, as the
+    paper has it, the outputs come back to the first basis, but their inner products change.)
+
+    Source: Dugan et al., Section 3.3, Appendix A.1.3.
+    """
+    return GatedMLP(mlp.A.detach(), mlp.G.detach(), W @ mlp.B.detach(), mlp.gate).requires_grad_(
+        False
+    )
+
+
+# --- one value after the other -----------------------------------------------------------------
+
+
+class _Solution(NamedTuple):
+    radius: float
+    output: Float[np.ndarray, " d"]
+    gap: float
+    active: Int[np.ndarray, " a"]
+    known: Int[np.ndarray, " c"]  # the competitors that were looked at
+
+
+def _solve_block(X: Tensor, rows: slice, start: Tensor, progress: tqdm) -> list[_Solution]:
+    """Solve all values of a block for few competitors, then those again that miss some."""
+    distances, table = _distances(X, rows), X.numpy()
+    count = min(START * X.shape[1], len(X) - 1)
+    nearest = np.argpartition(_margins(X, rows, start, distances).numpy(), count - 1)[:, :count]
+    found = [_solve(table, rows.start + k, known) for k, known in enumerate(nearest)]
+    unsure = list(range(len(found)))
+    while unsure:
+        U = torch.from_numpy(np.stack([found[k].output for k in unsure]))
+        block = [rows.start + k for k in unsure]
+        again = []
+        for k, margins in zip(
+            unsure, _margins(X, block, U, distances[unsure]).numpy(), strict=True
+        ):
+            if len(new := _violated(margins, found[k])):
+                found[k] = _solve(table, rows.start + k, np.append(found[k].known, new))
+                again.append(k)
+            else:
+                found[k] = _certified(found[k], margins.min())
+        progress.update(len(unsure) - len(again))
+        unsure = again
+    return found
+
+
+def _violated(margins: np.ndarray, solution: _Solution) -> np.ndarray:
+    """The competitors nearest to the output, of those nearer than the radius."""
+    count = min(MORE, len(margins) - 1)
+    worst = np.argpartition(margins, count - 1)[:count]
+    worst = worst[margins[worst] < solution.radius * (1 - ROUNDING) - ROUNDING]
+    return np.setdiff1d(worst, solution.known)
+
+
+def _solve(table: np.ndarray, i: int, known: np.ndarray) -> _Solution:
+    """The problem of value i and some competitors; the gap is that of these alone."""
+    W = table[i] - table[known]
+    W /= np.linalg.norm(W, axis=1, keepdims=True)
+    # y >= 0 that minimises |W^T y|^2 + (1 - sum y)^2 is a multiple of the weights
+    goal = np.append(np.zeros(W.shape[1]), 1.0)
+    weights, _ = nnls(np.vstack([W.T, np.ones(len(W))]), goal, maxiter=50 * len(W))
+    on, weights = weights > 0, weights[weights > 0] / weights.sum()
+    nearest = weights @ W[on]
+    upper = np.linalg.norm(nearest)
+    if upper <= RESOLUTION:
+        return _Solution(0.0, np.zeros_like(nearest), upper, known[on], known)
+    u = nearest / upper
+    if len(weights) <= len(u):  # active constraints of a decodable value are independent
+        Q, R = np.linalg.qr(W[on].T)
+        solved = solve_triangular(R, np.ones(len(R)), trans="T")
+        u = Q @ solved / np.linalg.norm(solved)
+        weights = np.clip(solve_triangular(R, solved), 0, None)
+        upper = np.linalg.norm(weights @ W[on]) / weights.sum()
+    return _Solution(upper, u, upper - (W @ u).min(), known[on], known)
+
+
+def _certified(solution: _Solution, lower: float) -> _Solution:
+    """The solution against all competitors; radius 0 where no margin is above rounding."""
+    if lower > RESOLUTION:
+        return solution._replace(gap=max(solution.gap, solution.radius - lower, 0.0))
+    gap = max(solution.gap, solution.radius)
+    return solution._replace(radius=0.0, output=np.zeros_like(solution.output), gap=gap)
+
+
+def _margins(X: Tensor, rows: slice | list[int], U: Tensor, distances: Tensor) -> Tensor:
+    """<w_ij, u_i> for a block of values against all; infinite at j = i."""
+    margins = ((U * X[rows]).sum(1, keepdim=True) - U @ X.T) / distances
+    return margins.masked_fill_(distances == torch.inf, torch.inf)
+
+
+def _distances(X: Tensor, rows: slice) -> Tensor:
+    """|x_i - x_j|, infinite at j = i."""
+    distances = torch.cdist(X[rows], X, compute_mode="donot_use_mm_for_euclid_dist")
+    distances.diagonal(rows.start).fill_(torch.inf)
+    return distances
+
+
+def _centred(values: Tensor) -> Tensor:
+    """Values in double precision around their mean, of largest entry 1: the same radii."""
+    check_embeddings("values", values)
+    if len(values) < 2:
+        raise ValueError(f"values must have at least 2 rows; got {len(values)}")
+    distinct, copies = torch.unique(values, dim=0, return_inverse=True)
+    if len(distinct) < len(values):
+        order = torch.argsort(copies, stable=True)
+        at = int((copies[order].diff() == 0).nonzero()[0])
+        raise ValueError(
+            f"values must be distinct; rows {int(order[at])} and {int(order[at + 1])} are equal"
+        )
+    X = values.double() - values.double().mean(0)
+    return X / X.abs().max()
