@@ -20,8 +20,10 @@ from lib.transformer.capacity import (
     ABLATION_POINT,
     CAPACITY_POINT,
     CRITERIA,
+    WHITENING_POINT,
     ablated,
     block_capacity,
+    whitened_usability,
 )
 
 FACTS = [64, 128, 256, 512]
@@ -29,7 +31,15 @@ LARGEST = 2**13
 
 #: Widths of the ablation: from half of what stores F facts alone to several times that.
 ABLATION = {"gradient descent": [2, 4, 6, 8, 12, 16], "data-dependent": [16, 24, 32, 48, 64, 96]}
-ABLATED_FACTS = 256
+
+#: Condition numbers and strengths of Dugan et al., Appendix A.2.4 (without the largest condition
+#: number, which single precision cannot hold), and 1.1 times the width that gradient descent needs.
+CONDITIONS = [1.1, 10.0, 25.0, 250.0, 1e3, 1e4]
+STRENGTHS = [0.0, 0.046, 0.1, 0.22, 0.46, 1.0]
+WHITENED_WIDTH = 13
+
+#: F of the ablation and of the whitening.
+LOADED = 256
 
 
 def main() -> None:
@@ -44,11 +54,16 @@ def main() -> None:
     ]
     print(sweep(CAPACITY_POINT, points, block_capacity, path=data("block_capacity.csv")))
     points = [
-        (construction, residual, free, d, ABLATED_FACTS, width, seed)
+        (construction, residual, free, d, LOADED, width, seed)
         for seed, construction in product(seeds[:2], ABLATION)
         for residual, free, width in product([False, True], [False, True], ABLATION[construction])
     ]
     print(sweep(ABLATION_POINT, points, ablated, path=data("ablation.csv")))
+    points = [
+        (condition, strength, d, LOADED, WHITENED_WIDTH, seed)
+        for seed, condition, strength in product(seeds[:2], CONDITIONS, STRENGTHS)
+    ]
+    print(sweep(WHITENING_POINT, points, whitened_usability, path=data("whitened_values.csv")))
 
 
 if __name__ == "__main__":

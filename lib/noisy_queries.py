@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lib.bounds import DELTA, log_factor
-from lib.decoding import Memory, score_blocks
-from lib.facts import FactSet
+from lib.decoding import Memory, retrieve, score_blocks
+from lib.facts import FactSet, sphere
 from lib.margin_bounds import Bound
 from lib.mlp import GatedMLP, check_bilinear
-from lib.numerics import BLOCK_ENTRIES
+from lib.numerics import BLOCK_ENTRIES, unit_rows
 
 
 @torch.no_grad()
@@ -42,6 +42,43 @@ def query_lipschitz(
         S = mlp.A.T @ (w[:, None] * mlp.G)
         norms.append(torch.linalg.eigvalsh((S + S.T) / 2).abs().max())
     return 2 * radius * torch.stack(norms)
+
+
+def score_lipschitz(memory: Memory, facts: FactSet) -> Float[Tensor, " F"]:
+    """sigma_1 of the Jacobian of all scores, q -> V g(q / |q|), at every key.
+
+    Their maximum is the measured Lipschitz constant of a memory inside a block: how fast answers
+    change near the keys. It scales with the outputs; with :func:`lib.decoding.unit_outputs` it is
+    that of the scores which a normalising block compares. With V = Q R the scores' Jacobian has
+    the singular values of R times that of g, which is d_v x d.
+
+    Args:
+        memory: differentiable, and defined row by row.
+        facts: no key is zero.
+
+    Source: Dugan et al., Section 5.3, eq. 8.
+    """
+    R = torch.linalg.qr(facts.values, mode="r")[1]
+
+    def answer(q: Float[Tensor, " d"]) -> Float[Tensor, " d_v"]:
+        return R @ memory(unit_rows(q[None]))[0]
+
+    jacobian = torch.func.jacrev(answer)
+    return torch.stack([torch.linalg.matrix_norm(jacobian(k), 2) for k in facts.keys]).detach()
+
+
+@torch.no_grad()
+def noisy_minimum_margin(
+    memory: Memory, facts: FactSet, epsilon: float, *, generator: torch.Generator
+) -> float:
+    """Smallest margin when every key is moved by epsilon in a random direction of its own.
+
+    Source: Garcia et al., Appendix A.4.2.
+    """
+    check_noise(epsilon)
+    u = sphere(*facts.keys.shape, generator=generator).to(facts.keys)
+    noisy = FactSet(facts.keys + epsilon * u, facts.values, facts.targets)
+    return retrieve(memory, noisy).minimum_margin
 
 
 @torch.no_grad()

@@ -7,16 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.constructions.hebbian import feature_kernel, k2_kernel, kernel_memory, sketched_k2
-from lib.decoding import retrieve
+from lib.decoding import retrieve, unit_outputs
 from lib.facts import random_facts, sphere
 from lib.mlp import GatedMLP
 from lib.noisy_queries import (
     noise_tolerance,
     noisy_margin_bound,
     noisy_margin_floors,
+    noisy_minimum_margin,
     query_lipschitz,
+    score_lipschitz,
 )
-from lib.numerics import generator
+from lib.numerics import generator, unit_rows
 
 SEEDS = st.integers(0, 10_000)
 
@@ -113,3 +115,36 @@ def test_the_noisy_bound_holds_for_isotropic_facts():
 def test_arguments_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
         call(*memory(0, F=6, d=4, m=9))
+
+
+def test_the_noisy_margin_starts_at_the_clean_one_and_falls():
+    facts = random_facts(24, 32, generator=generator(1))
+    memory = kernel_memory(k2_kernel, facts.keys, facts.answers)
+    margins = [
+        noisy_minimum_margin(memory, facts, epsilon, generator=generator(2))
+        for epsilon in (0.0, 1.0, 2.0)
+    ]
+    assert margins[0] == retrieve(memory, facts).minimum_margin
+    assert margins[0] > margins[1] > margins[2]
+    with pytest.raises(ValueError, match="epsilon must be finite and >= 0; got -1"):
+        noisy_minimum_margin(memory, facts, -1.0, generator=generator(0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_lipschitz_constant_of_scores_is_that_of_finite_differences(seed):
+    facts, mlp = memory(seed, F=6, d=5, m=12)
+    for function in (mlp, unit_outputs(mlp)):
+        constants = score_lipschitz(function, facts)
+        u = sphere(6, 5, generator=generator(seed, 1))
+        step = 1e-5
+        ahead, behind = (
+            function(unit_rows(facts.keys + sign * step * u)) @ facts.values.T for sign in (1, -1)
+        )
+        change = (ahead - behind).norm(dim=1) / (2 * step)
+        assert (change <= constants * (1 + 1e-4) + 1e-6).all()
+    # a bilinear MLP's Jacobian in closed form, through the normalisation of a unit key
+    k = facts.keys[0]
+    J = mlp.B @ ((mlp.G @ k)[:, None] * mlp.A + (mlp.A @ k)[:, None] * mlp.G)
+    J = facts.values @ J @ (torch.eye(5) - torch.outer(k, k))
+    expected = torch.linalg.matrix_norm(J, 2).item()
+    assert score_lipschitz(mlp, facts)[0].item() == pytest.approx(expected, rel=1e-9)

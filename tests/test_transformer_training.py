@@ -1,9 +1,7 @@
 import pytest
 import torch
-from torch import nn
 
-from lib.constructions.hebbian import k2_kernel, kernel_memory, sketched_k2
-from lib.decoding import retrieve
+from lib.constructions.hebbian import sketched_k2
 from lib.facts import FactSet, bijection, random_facts
 from lib.numerics import generator
 from lib.transformer.block import RecallBlock
@@ -13,7 +11,6 @@ from lib.transformer.training import (
     PUBLISHED,
     Plan,
     key_accuracies,
-    noisy_minimum_margin,
     pretrained_attention,
     query_noise,
     train,
@@ -94,17 +91,6 @@ def test_noise_is_the_distance_of_queries_from_keys():
     assert (noise >= 0).all() and (noise <= 2 + 1e-6).all()
 
 
-def test_the_noisy_margin_starts_at_the_clean_one_and_falls():
-    facts = random_facts(24, 32, generator=generator(1))
-    memory = kernel_memory(k2_kernel, facts.keys, facts.answers)
-    margins = [
-        noisy_minimum_margin(memory, facts, epsilon, generator=generator(2))
-        for epsilon in (0.0, 1.0, 2.0)
-    ]
-    assert margins[0] == retrieve(memory, facts).minimum_margin
-    assert margins[0] > margins[1] > margins[2]
-
-
 def test_the_published_plan_is_the_printed_one():
     assert (PUBLISHED.steps, PUBLISHED.batch, PUBLISHED.rate) == (4000, 1280, 2e-4)
     assert FAST.weight_decay == PUBLISHED.weight_decay == 0.1
@@ -117,8 +103,6 @@ def test_arguments_are_checked():
     for function in (key_accuracies, query_noise):
         with pytest.raises(ValueError, match="contexts must be at least 1; got 0"):
             function(block, task, contexts=0, generator=generator(0))
-    with pytest.raises(ValueError, match="epsilon must be finite and >= 0; got -1"):
-        noisy_minimum_margin(nn.Identity(), FACTS, -1.0, generator=generator(0))
 
 
 def test_pretrained_attention_returns_the_key_and_takes_any_memory():

@@ -9,10 +9,12 @@ import torch
 
 from lib.capacity import CONSTRUCTIONS, embedded_facts, smallest_width
 from lib.constructions.gradient import Recipe, gradient_descent
-from lib.decoding import Memory, retrieve, stores_all
-from lib.facts import FactSet, other_facts
+from lib.decodability import fold_whitening, whitened, whitening
+from lib.decoding import Memory, retrieve, unit_outputs
+from lib.facts import FactSet, bijection, gaussian, ill_condition, other_facts
 from lib.mlp import GatedMLP
-from lib.numerics import generator
+from lib.noisy_queries import score_lipschitz
+from lib.numerics import generator, unit_rows
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import RecallTask, recall_task
 from lib.transformer.training import Plan, key_accuracies, train
@@ -39,11 +41,15 @@ class Insertion:
         training: about the facts of the training, with their memory.
         adaptive: about facts that were never seen, with a memory of those in its place.
         block: the trained block, with its first memory.
+        other: the facts that were never seen.
+        exchanged: the block with the memory of those.
     """
 
     training: float
     adaptive: float
     block: RecallBlock
+    other: FactSet
+    exchanged: RecallBlock
 
 
 def insert(
@@ -84,6 +90,8 @@ def insert(
         accuracy(block, task, TRAINING),
         accuracy(exchanged, task.with_facts(other), ADAPTIVE),
         block,
+        other,
+        exchanged,
     )
 
 
@@ -115,8 +123,8 @@ def constructor(
 #: The share of right answers that is enough (Dugan et al., Section 5.1).
 ENOUGH = 0.99
 
-#: When a width is enough: the MLP stores all facts by itself, or a block that was trained around
-#: it answers about facts it has never seen.
+#: Whose answers have to be right: the MLP's by itself, or those of a block that was trained around
+#: such an MLP, about facts it has never seen.
 CRITERIA = ("alone", "adaptive")
 
 #: Names of the entries of a point of a capacity sweep.
@@ -149,7 +157,8 @@ def block_capacity(
     def enough(width: int) -> bool:
         construct = constructor(construction, width)
         if criterion == "alone":
-            return stores_all(construct(task.facts, (*stream, FIRST)), task.facts)
+            memory = construct(task.facts, (*stream, FIRST))
+            return retrieve(memory, task.facts).accuracy >= ENOUGH
         return insert(task, construct, stream=stream).adaptive >= ENOUGH
 
     guess = round(CONSTRUCTIONS[construction][1] * F * math.log(F) / d)
@@ -195,6 +204,59 @@ def ablated(
     )
     alone = retrieve(found.block.mlp, task.facts).accuracy
     return {"alone": alone, "training": found.training, "adaptive": found.adaptive}
+
+
+#: Names of the entries of a point of a whitening sweep.
+WHITENING_POINT = ("condition", "strength", "d", "F", "width", "seed")
+
+#: Ill-conditioned embeddings are learned more slowly.
+WHITENING_PLAN = Plan(steps=600, batch=512, rate=3e-3, checked_every=600)
+
+
+def whitened_usability(
+    condition: float, strength: float, d: int, F: int, width: int, seed: int
+) -> dict[str, float]:
+    """Capacity and usability of MLPs that were trained on values whitened to some degree.
+
+    Keys and values are ill-conditioned Gaussians; keys are then normalised, as a block does. The
+    MLP is trained for values V W of unit mean norm, and W is folded into its last layer.
+
+    Args:
+        condition: of keys and of values, at least 1.
+        strength: of the whitening, in [0, 1].
+        d, F: dimension and number of facts.
+        width: m >= 1.
+        seed: names embeddings, facts, tokens and weights.
+
+    Returns:
+        The share ``stored`` of facts that were never seen, by the MLP made for them; the share
+        ``adaptive`` of right answers of the block about them; and the measured Lipschitz constant
+        of the scores, of raw and of unit outputs.
+
+    Source: Dugan et al., Sections 5.2 and 5.3, Appendices A.2.4 and A.2.5.
+    """
+    keys, values = (
+        ill_condition(gaussian(F, d, generator=generator(seed, d, F, name)), condition)
+        for name in range(2)
+    )
+    W = whitening(values, strength)
+    W = (W / (values @ W).norm(dim=1).mean()).float()
+    targets = bijection(F, generator=generator(seed, d, F, 2))
+    facts = FactSet(unit_rows(keys).float(), values.float(), targets)
+    task = recall_task(facts, generator=generator(seed, d, F, 3))
+    on_whitened = constructor("gradient descent", width)
+
+    def construct(facts: FactSet, stream: tuple[int, ...]) -> GatedMLP:
+        return fold_whitening(on_whitened(whitened(facts, W), stream), W)
+
+    found = insert(task, construct, stream=(seed, d, F, 4), plan=WHITENING_PLAN)
+    memory = found.exchanged.mlp
+    return {
+        "stored": retrieve(memory, found.other).accuracy,
+        "adaptive": found.adaptive,
+        "Lipschitz": score_lipschitz(memory, found.other).max().item(),
+        "unit Lipschitz": score_lipschitz(unit_outputs(memory), found.other).max().item(),
+    }
 
 
 def random_task(d: int, F: int, seed: int) -> tuple[RecallTask, tuple[int, ...]]:

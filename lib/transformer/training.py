@@ -11,10 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from lib.decoding import Memory, retrieve, score_margins
-from lib.facts import FactSet, sphere
+from lib.decoding import score_margins
+from lib.facts import FactSet
 from lib.files import replacing
-from lib.noisy_queries import check_noise
 from lib.numerics import generator
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import RecallTask, Sequences, draw_sequences, recall_task
@@ -228,20 +227,6 @@ def _all_keys(task: RecallTask, contexts: int, generator: torch.Generator) -> It
         raise ValueError(f"contexts must be at least 1; got {contexts}")
     for _ in range(contexts):
         yield draw_sequences(task, torch.arange(len(task.facts)), generator=generator)
-
-
-@torch.no_grad()
-def noisy_minimum_margin(
-    memory: Memory, facts: FactSet, epsilon: float, *, generator: torch.Generator
-) -> float:
-    """Smallest margin when every key is moved by epsilon in a random direction of its own.
-
-    Source: Garcia et al., Appendix A.4.2.
-    """
-    check_noise(epsilon)
-    u = sphere(*facts.keys.shape, generator=generator).to(facts.keys)
-    noisy = FactSet(facts.keys + epsilon * u, facts.values, facts.targets)
-    return retrieve(memory, noisy).minimum_margin
 
 
 def fingerprint(

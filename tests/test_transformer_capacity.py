@@ -1,0 +1,162 @@
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from lib.constructions.hebbian import sketched_k2
+from lib.decoding import retrieve
+from lib.facts import random_facts
+from lib.numerics import generator
+from lib.transformer import capacity
+from lib.transformer.block import RecallBlock
+from lib.transformer.capacity import (
+    ABLATION_POINT,
+    CAPACITY_POINT,
+    WHITENING_POINT,
+    ablated,
+    block_capacity,
+    constructor,
+    insert,
+    whitened_usability,
+)
+from lib.transformer.recall import recall_task
+from lib.transformer.training import Plan, key_accuracies
+
+FACTS = random_facts(24, 48, generator=generator(0)).to(dtype=torch.float32)
+TASK = recall_task(FACTS, generator=generator(1), junk_tokens=4, prefix=(2, 2), suffix=(2, 2))
+PLAN = Plan(steps=150, batch=128, rate=1e-2)
+SHORT = Plan(steps=2, batch=8, rate=1e-2)
+
+
+def whitened(facts, stream):
+    return sketched_k2(facts, 80, generator=generator(*stream), whitening="full")
+
+
+@pytest.mark.parametrize("rope", [False, True])
+def test_a_block_that_looks_for_keys_answers_about_facts_it_has_never_seen(rope):
+    found = insert(
+        TASK, whitened, stream=(2,), plan=PLAN, make_block=partial(RecallBlock, rope=rope)
+    )
+    assert found.training > 0.9 and found.adaptive > 0.9
+    assert insert(TASK, whitened, stream=(2,), plan=SHORT).adaptive < 0.5
+
+
+def test_the_form_without_a_query_token_is_learned_with_rotary_positions():
+    task = recall_task(
+        FACTS,
+        generator=generator(1),
+        junk_tokens=4,
+        prefix=(2, 4),
+        suffix=(2, 4),
+        with_query=False,
+    )
+    make_block = partial(RecallBlock, rope=True)
+    found = insert(task, whitened, stream=(2,), plan=PLAN, make_block=make_block)
+    assert found.adaptive > 0.9
+
+
+def test_fact_adaptive_evaluation_never_sees_the_facts_of_the_training(monkeypatch):
+    built, trained, measured = [], [], []
+
+    def construct(facts, stream):
+        built.append(facts)
+        return whitened(facts, stream)
+
+    def train(block, task, plan, *, stream):
+        trained.append(task.facts)
+        assert block.mlp is not None and len(built) == 1  # the other memory does not exist yet
+
+    def accuracies(block, task, **arguments):
+        measured.append((block, task.facts))
+        return key_accuracies(block, task, **arguments)
+
+    monkeypatch.setattr(capacity, "train", train)
+    monkeypatch.setattr(capacity, "key_accuracies", accuracies)
+    found = insert(TASK, construct, stream=(3,))
+    first, second = built
+    assert trained == [FACTS] and first is FACTS
+    assert torch.equal(second.keys, FACTS.keys) and torch.equal(second.values, FACTS.values)
+    assert (second.targets != FACTS.targets).all()
+    (_, of_training), (exchanged, of_adaptation) = measured
+    assert of_training is FACTS and of_adaptation is second and found.other is second
+    assert exchanged is found.exchanged
+    assert retrieve(exchanged.mlp, second).accuracy == 1
+    assert retrieve(exchanged.mlp, FACTS).accuracy == 0
+    # what is exchanged is the memory: everything that was trained is the same
+    for name, p in found.block.named_parameters():
+        if not name.startswith("mlp"):
+            assert torch.equal(p, dict(exchanged.named_parameters())[name])
+
+
+def test_a_block_that_memorises_is_found_out():
+    """With the identity for a memory of both fact sets only the weights can hold the answers."""
+    facts = random_facts(8, 32, generator=generator(5)).to(dtype=torch.float32)
+    task = recall_task(facts, generator=generator(6), junk_tokens=2, prefix=(1, 1), suffix=(1, 1))
+    found = insert(
+        task,
+        lambda facts, stream: nn.Identity(),
+        stream=(7,),
+        plan=Plan(steps=400, batch=64, rate=1e-2),
+        make_block=partial(RecallBlock, free_values=True),
+    )
+    assert found.training > 0.9 and found.adaptive < 0.2
+
+
+def test_constructors_keep_the_type_of_the_facts_and_draw_from_their_stream():
+    for construction in ("gradient descent", "whitened", "data-dependent"):
+        construct = constructor(construction, 40)
+        mlp = construct(FACTS, (1,))
+        assert mlp.B.dtype == torch.float32 and mlp.B.shape == (48, 40)
+        assert torch.equal(mlp.B, construct(FACTS, (1,)).B)
+        assert not torch.equal(mlp.A, construct(FACTS, (2,)).A)
+
+
+def test_a_block_needs_at_least_the_width_with_which_the_share_is_stored(monkeypatch):
+    tried = []
+
+    def found(task, construct, **arguments):
+        mlp = construct(task.facts, (0,))
+        tried.append(mlp.A.shape[0])
+        answered = 1.0 if len(mlp.A) >= 37 else 0.98
+        return SimpleNamespace(adaptive=answered)
+
+    monkeypatch.setattr(capacity, "insert", found)
+    result = block_capacity("whitened", "adaptive", 16, 20, 0, 256)
+    assert result == {"width": 37, "parameters": 3 * 16 * 37}
+    assert min(tried) < 37 < max(tried)
+    assert math.isnan(block_capacity("whitened", "adaptive", 16, 20, 0, 32)["width"])
+    alone = block_capacity("whitened", "alone", 16, 20, 0, 256)["width"]
+    assert 1 <= alone <= 256
+
+
+def test_points_of_the_sweeps_name_the_arguments():
+    for names, function in (
+        (CAPACITY_POINT, block_capacity),
+        (ABLATION_POINT, ablated),
+        (WHITENING_POINT, whitened_usability),
+    ):
+        assert names == tuple(function.__annotations__)[: len(names)]
+
+
+def test_measurements_are_shares_and_repeat(monkeypatch):
+    monkeypatch.setattr(capacity, "LONG_PLAN", SHORT)
+    monkeypatch.setattr(capacity, "WHITENING_PLAN", SHORT)
+    first = ablated("whitened", True, True, 16, 12, 30, 0)
+    assert first == ablated("whitened", True, True, 16, 12, 30, 0)
+    assert set(first) == {"alone", "training", "adaptive"}
+    assert all(0 <= share <= 1 for share in first.values())
+    found = whitened_usability(10.0, 0.5, 16, 24, 8, 0)
+    assert 0 <= found["adaptive"] <= 1 and 0 <= found["stored"] <= 1
+    assert found["Lipschitz"] > 0 and found["unit Lipschitz"] > 0
+
+
+def test_unknown_names_are_refused_before_anything_is_computed():
+    with pytest.raises(ValueError, match=r"construction must be one of .*; got 'magic'"):
+        block_capacity("magic", "adaptive", 16, 20, 0, 64)
+    with pytest.raises(ValueError, match="criterion must be one of alone, adaptive; got 'magic'"):
+        block_capacity("whitened", "magic", 16, 20, 0, 64)
+    with pytest.raises(ValueError, match="construction must be one of"):
+        ablated("magic", False, False, 16, 20, 8, 0)
