@@ -30,7 +30,7 @@ FACTS = [64, 128, 256, 512]
 LARGEST = 2**13
 
 #: Widths of the ablation: from half of what stores F facts alone to several times that.
-ABLATION = {"gradient descent": [2, 4, 6, 8, 12, 16], "data-dependent": [16, 24, 32, 48, 64, 96]}
+ABLATION = {"gradient descent": [2, 4, 6, 9, 13], "data-dependent": [16, 24, 36, 54, 80]}
 
 #: Condition numbers and strengths of Dugan et al., Appendix A.2.4 (without the largest condition
 #: number, which single precision cannot hold), and 1.1 times the width that gradient descent needs.
@@ -47,23 +47,24 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    d, seeds = arguments.dim, range(arguments.seeds)
-    points = [
-        (construction, criterion, d, F, seed, LARGEST)
-        for seed, F, criterion, construction in product(seeds, FACTS, CRITERIA, CONSTRUCTIONS)
-    ]
-    print(sweep(CAPACITY_POINT, points, block_capacity, path=data("block_capacity.csv")))
-    points = [
-        (construction, residual, free, d, LOADED, width, seed)
-        for seed, construction in product(seeds[:2], ABLATION)
-        for residual, free, width in product([False, True], [False, True], ABLATION[construction])
-    ]
-    print(sweep(ABLATION_POINT, points, ablated, path=data("ablation.csv")))
-    points = [
-        (condition, strength, d, LOADED, WHITENED_WIDTH, seed)
-        for seed, condition, strength in product(seeds[:2], CONDITIONS, STRENGTHS)
-    ]
-    print(sweep(WHITENING_POINT, points, whitened_usability, path=data("whitened_values.csv")))
+    d = arguments.dim
+    for seed in range(arguments.seeds):
+        points = [
+            (construction, criterion, d, F, seed, LARGEST)
+            for F, criterion, construction in product(FACTS, CRITERIA, CONSTRUCTIONS)
+        ]
+        print(sweep(CAPACITY_POINT, points, block_capacity, path=data("block_capacity.csv")))
+        points = [
+            (construction, residual, free, d, LOADED, width, seed)
+            for construction, widths in ABLATION.items()
+            for residual, free, width in product([False, True], [False, True], widths)
+        ]
+        print(sweep(ABLATION_POINT, points, ablated, path=data("ablation.csv")))
+        points = [
+            (condition, strength, d, LOADED, WHITENED_WIDTH, seed)
+            for condition, strength in product(CONDITIONS, STRENGTHS)
+        ]
+        print(sweep(WHITENING_POINT, points, whitened_usability, path=data("whitened_values.csv")))
 
 
 if __name__ == "__main__":
