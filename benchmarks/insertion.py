@@ -33,10 +33,11 @@ LARGEST = 2**13
 ABLATION = {"gradient descent": [2, 4, 6, 9, 13], "data-dependent": [16, 24, 36, 54, 80]}
 
 #: Condition numbers and strengths of Dugan et al., Appendix A.2.4 (without the largest condition
-#: number, which single precision cannot hold), and 1.1 times the width that gradient descent needs.
+#: number, which single precision cannot hold), and 1.1 times the widths that gradient descent needs
+#: to store the facts, and for a block to answer about them.
 CONDITIONS = [1.1, 10.0, 25.0, 250.0, 1e3, 1e4]
 STRENGTHS = [0.0, 0.046, 0.1, 0.22, 0.46, 1.0]
-WHITENED_WIDTH = 13
+WHITENED_WIDTHS = [8, 13]
 
 #: F of the ablation and of the whitening.
 LOADED = 256
@@ -61,8 +62,8 @@ def main() -> None:
         ]
         print(sweep(ABLATION_POINT, points, ablated, path=data("ablation.csv")))
         points = [
-            (condition, strength, d, LOADED, WHITENED_WIDTH, seed)
-            for condition, strength in product(CONDITIONS, STRENGTHS)
+            (condition, strength, d, LOADED, width, seed)
+            for width, condition, strength in product(WHITENED_WIDTHS, CONDITIONS, STRENGTHS)
         ]
         print(sweep(WHITENING_POINT, points, whitened_usability, path=data("whitened_values.csv")))
 
