@@ -90,7 +90,7 @@ def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) 
     Raises:
         ValueError: values are not finite, fewer than two, or not distinct.
 
-    Source: Dugan et al., eqs. 4 and 5; Lawson and Hanson (1974), chapter 23.
+    Source: Dugan et al., eq. 4, Appendix A.1.3; Lawson and Hanson (1974), chapter 23.
     """
     X = _centred(values)
     directions = whitener(X)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lib.constructions.decoder import Code, johnson_lindenstrauss, random_code, trained_code
-from lib.constructions.encoder import baum_encoder
+from lib.constructions.encoder import baum_encoder, plain_encoder
 from lib.constructions.encoder_decoder import (
     EncoderDecoder,
     encoder_decoder,
@@ -94,6 +94,7 @@ def test_it_folds_into_one_gated_mlp():
     mlp = encoder_decoder(FACTS, ENOUGH, generator=generator(10), optimal=OPTIMAL)
     folded = mlp.folded()
     assert isinstance(folded, GatedMLP) and folded.width == mlp.width
+    torch.testing.assert_close(folded.features(FACTS.keys), mlp.features(FACTS.keys))
     same(folded, mlp)
     assert stores_all(folded, FACTS)
 
@@ -120,9 +121,14 @@ def test_trained_codes_and_trained_encoders_store_too():
         assert distance < 0.5 * code.codes.norm()
 
 
-def test_an_encoder_without_gates_folds_into_a_plain_mlp():
+@pytest.mark.parametrize(
+    "encode",
+    [baum_encoder, lambda K, C: plain_encoder(K, C, 20, generator=generator(10))],
+    ids=["blocks", "random units"],
+)
+def test_an_encoder_without_gates_folds_into_a_plain_mlp(encode):
     code = johnson_lindenstrauss(OPTIMAL.outputs, ENOUGH, generator=generator(9))
-    mlp = EncoderDecoder(baum_encoder(FACTS.keys, code.codes[FACTS.targets]), code.D)
+    mlp = EncoderDecoder(encode(FACTS.keys, code.codes[FACTS.targets]), code.D)
     assert stores_all(mlp, FACTS)
     assert isinstance(mlp.folded(), PlainMLP)
     same(mlp.folded(), mlp)

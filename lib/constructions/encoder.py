@@ -56,10 +56,14 @@ class GadgetEncoder(nn.Module):
             raise ValueError("A and G must be finite")
         self.A, self.G, self.gate = nn.Parameter(A), nn.Parameter(G), gate
 
+    def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n mh"]:
+        """(A_j x) * sigma(G_j x) of all gadgets, one after the other."""
+        gates = GATES[self.gate](torch.einsum("nd,ghd->ngh", x, self.G))
+        return (torch.einsum("nd,mhd->nmh", x, self.A) * gates).flatten(1)
+
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
         """enc(x) for each row."""
-        gates = GATES[self.gate](torch.einsum("nd,ghd->ngh", x, self.G))
-        return (torch.einsum("nd,mhd->nmh", x, self.A) * gates).sum(-1)
+        return self.features(x).unflatten(1, self.A.shape[:2]).sum(-1)
 
     @property
     def width(self) -> int:
@@ -107,7 +111,7 @@ def solve_gadgets(
         ValueError: M has not full row rank F, so that some codes have no encoder; the message says
             by how much h must grow at least (a hidden unit adds at most d to the rank).
 
-    Source: Dugan et al., eqs. 5 and 6, Algorithm 3.
+    Source: Dugan et al., Section 4.1, eq. 6, Algorithm 3.
     """
     (F, d), h = keys.shape, activations.shape[1]
     solution, rank = _least_norm(gadget_matrix(keys, activations), codes)

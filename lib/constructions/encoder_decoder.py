@@ -26,6 +26,10 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.encoder, self.D = encoder, nn.Parameter(D, requires_grad=False)
 
+    def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n h"]:
+        """Those of the encoder."""
+        return self.encoder.features(x)
+
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d_v"]:
         """The output for each row."""
         return self.encoder(x) @ self.D.T
