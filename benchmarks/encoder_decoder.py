@@ -43,8 +43,9 @@ def points() -> list[tuple]:
         if not (d == 64 and method in KNOWN)
     ]
     wider = [
-        (method, alpha, kappa, 64, 1024, 0)
-        for method, strengths in (("Bin + JL", (0, 1)), ("GD", (0,)))
+        (method, alpha, kappa, 64, 1024, seed)
+        for method, strengths, seeds in (("Bin + JL", (0, 1), SEEDS), ("GD", (0,), 1))
+        for seed in range(seeds)
         for alpha in strengths
         for kappa in CONDITION_NUMBERS
     ]

@@ -50,7 +50,7 @@ class Decodability:
     Attributes:
         radii: rho_i; 0 where v_i lies in the convex hull of the other values, or so close to it
             that double precision cannot tell.
-        outputs: u_i*, unit rows, float64; zero rows where the radius is 0.
+        outputs: u_i*, unit rows, float64 on the CPU; zero rows where the radius is 0.
         gaps: upper minus lower bound of each radius.
         active: for each value the competitors j whose weights lambda_j are positive. They are what
             holds u_i* in its place.
@@ -125,7 +125,7 @@ def achieved_radii(
             f"outputs must be nonzero rows, one per value, {tuple(values.shape)}; "
             f"got {tuple(outputs.shape)}"
         )
-    X, U = _centred(values), unit_rows(outputs.double())
+    X, U = _centred(values), unit_rows(outputs.double().cpu())
     blocks = row_blocks(len(X), len(X), entries=entries)
     return torch.cat([_margins(X, rows, U[rows], _distances(X, rows)).amin(1) for rows in blocks])
 
@@ -305,5 +305,6 @@ def _centred(values: Tensor) -> Tensor:
         raise ValueError(
             f"values must be distinct; rows {int(order[at])} and {int(order[at + 1])} are equal"
         )
-    X = values.double() - values.double().mean(0)
+    X = values.double().cpu()
+    X = X - X.mean(0)
     return X / X.abs().max()

@@ -79,7 +79,7 @@ def smallest_trained_code(values: Float[Tensor, "N d"], *stream: int) -> Code | 
     return None if m is None else code(m)
 
 
-def table_facts(
+def conditioned_facts(
     whitening_strength: Number, condition_number: Number, d: int, F: int, seed: int
 ) -> FactSet:
     """Random facts on the sphere; values of a given condition number, then whitened.
@@ -113,14 +113,14 @@ def encoder_capacity(
     Args:
         method: one of :data:`METHODS`. Gradient descent and NTK are those of
             :data:`lib.capacity.CONSTRUCTIONS`; ``NTK, u*`` writes margin-optimal outputs.
-        whitening_strength, condition_number, d, F, seed: as in :func:`table_facts`.
+        whitening_strength, condition_number, d, F, seed: as in :func:`conditioned_facts`.
 
     Returns:
         ``rho``; ``m``, entries of the code, d where there is none; ``width``, hidden units;
         ``parameters``. NaN where the search finds none.
 
     Raises:
-        ValueError: the method is unknown, or as :func:`table_facts`.
+        ValueError: the method is unknown, or as :func:`conditioned_facts`.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
@@ -178,7 +178,7 @@ def _smallest_encoder(facts: FactSet, code: Code, stream: tuple[int, ...]) -> Nu
 
 @lru_cache(maxsize=1)
 def _table(point: Point) -> tuple[FactSet, Decodability]:
-    facts = table_facts(*point)
+    facts = conditioned_facts(*point)
     return facts, decodability(facts.values)
 
 

@@ -9,10 +9,10 @@ from lib.decodability import decodability
 from lib.encoder_capacity import (
     METHODS,
     POINT,
+    conditioned_facts,
     encoder_capacity,
     smallest_random_code,
     smallest_trained_code,
-    table_facts,
 )
 
 SMALL = (0, 0, 16, 24, 0)
@@ -20,22 +20,24 @@ SMALL = (0, 0, 16, 24, 0)
 
 def test_isotropic_tables_are_the_facts_of_chapter_10():
     facts = capacity.embedded_facts("isotropic", 16, 24, 0, 16, 24, 0)
-    assert torch.equal(table_facts(*SMALL).keys, facts.keys)
-    assert torch.equal(table_facts(*SMALL).values, facts.values)
+    assert torch.equal(conditioned_facts(*SMALL).keys, facts.keys)
+    assert torch.equal(conditioned_facts(*SMALL).values, facts.values)
 
 
 def test_tables_have_the_condition_number_and_whitening_that_was_asked_for():
     def condition(V):
         return torch.linalg.cond(V - V.mean(0)).item()
 
-    raw, half, white = (table_facts(alpha, 50.0, 16, 64, 0).values for alpha in (0.0, 0.5, 1.0))
+    raw, half, white = (
+        conditioned_facts(alpha, 50.0, 16, 64, 0).values for alpha in (0.0, 0.5, 1.0)
+    )
     assert torch.linalg.cond(raw).item() == pytest.approx(50.0, rel=1e-9)
     assert condition(half) == pytest.approx(condition(raw) ** 0.5, rel=1e-9)
     assert condition(white) == pytest.approx(1.0, rel=1e-9)
 
 
 def test_the_smallest_codes_decode():
-    V = table_facts(*SMALL).values
+    V = conditioned_facts(*SMALL).values
     random = smallest_random_code(V, decodability(V).outputs, 1)
     trained = smallest_trained_code(V, 1)
     assert random.decodes(V) and trained.decodes(V.float())

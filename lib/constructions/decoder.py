@@ -73,7 +73,8 @@ def trained_code(
 ) -> Code:
     """Codes and decoder by gradient descent on the cross entropy of the scores <D c_i, v_j>.
 
-    Both start with standard normal entries. Training ends as soon as every value decodes.
+    Both start with standard normal entries. Training ends as soon as every value decodes; if that
+    does not happen, the last code is returned, and :meth:`Code.decodes` says so.
 
     Args:
         values: V.

@@ -105,7 +105,8 @@ def solve_gadgets(
 ) -> Float[Tensor, "m h d"]:
     """Up projections A_j of least norm with M vec(A_j) = the codes' column j.
 
-    By a complete orthogonal factorisation of M, which shows its rank; M^T M is never formed.
+    By a complete orthogonal factorisation of M, which shows its rank; M^T M is never formed. M
+    itself, of F times h d entries, at least F^2, is.
 
     Raises:
         ValueError: M has not full row rank F, so that some codes have no encoder; the message says
@@ -129,7 +130,10 @@ def _least_norm(M: Tensor, Y: Tensor) -> tuple[Tensor, int]:
     SciPy's driver, since torch's ``gelsy`` reports ranks that are too small now and then.
     """
     X, _, rank, _ = lstsq(
-        M.double().numpy(), Y.double().numpy(), cond=RELATIVE_CUTOFF, lapack_driver="gelsy"
+        M.double().cpu().numpy(),
+        Y.double().cpu().numpy(),
+        cond=RELATIVE_CUTOFF,
+        lapack_driver="gelsy",
     )
     return torch.from_numpy(X).to(Y), rank
 

@@ -10,6 +10,7 @@ from lib.constructions.gradient import FAST, Recipe, gradient_descent
 from lib.decodability import Decodability, decodability
 from lib.facts import FactSet
 from lib.mlp import GatedMLP, PlainMLP
+from lib.numerics import row_blocks
 
 
 class EncoderDecoder(nn.Module):
@@ -174,14 +175,21 @@ def naive(facts: FactSet) -> PlainMLP:
     """
     keys = decodability(facts.keys)
     _check_decodable("keys", keys)
-    scores = facts.keys.double() @ keys.outputs.T
-    own = scores.diagonal().clone()
-    other = scores.fill_diagonal_(-torch.inf).amax(0)
-    U = keys.outputs / (own - other)[:, None]
+    U, K = keys.outputs, facts.keys.double().cpu()
+    own = (U * K).sum(1)
+    other = torch.cat([_largest_other(U, K, rows) for rows in row_blocks(len(K), len(K))])
+    A, b = U / (own - other)[:, None], -other / (own - other)
     outputs = margin_optimal(facts).answers
     return PlainMLP(
-        U.to(facts.keys), (-other / (own - other)).to(facts.keys), outputs.T.contiguous(), "relu"
+        A.to(facts.keys), b.to(facts.keys), outputs.T.contiguous(), "relu"
     ).requires_grad_(False)
+
+
+def _largest_other(U: Tensor, K: Tensor, rows: slice) -> Tensor:
+    """max over j other than i of <u_i, k_j>, for a block of i."""
+    scores = U[rows] @ K.T
+    scores.diagonal(rows.start).fill_(-torch.inf)
+    return scores.amax(1)
 
 
 def margin_optimal(facts: FactSet, optimal: Decodability | None = None) -> FactSet:
