@@ -26,15 +26,15 @@ from lib.mlp import GatedMLP
 from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
+    compact_svd,
     row_blocks,
     take_diagonal,
     unit_rows,
-    whitener,
 )
 
 #: Constraints that a value's problem starts with, times d, and the most that are added to it when
 #: others turn out to be violated.
-START, MORE = 2, 32
+START, MORE = 1, 32
 
 #: A radius below this is taken for 0: what double precision can say of unit vectors.
 RESOLUTION = 1e-12
@@ -93,8 +93,8 @@ def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) 
     Source: Dugan et al., eq. 4, Appendix A.1.3; Lawson and Hanson (1974), chapter 23.
     """
     X = _centred(values)
-    directions = whitener(X)
-    start = unit_rows(X @ directions.T @ directions)  # where each value is most extreme
+    U, _, Vt = compact_svd(X)
+    start = unit_rows(U @ Vt)  # half whitened: near u* for isotropic and for stretched tables
     solutions: list[_Solution] = []
     with tqdm(total=len(X), disable=None, leave=False, desc="decodability") as progress:
         for rows in row_blocks(len(X), len(X), entries=entries):
