@@ -26,15 +26,15 @@ from lib.mlp import GatedMLP
 from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
+    compact_svd,
     row_blocks,
     take_diagonal,
     unit_rows,
-    whitener,
 )
 
 #: Constraints that a value's problem starts with, times d, and the most that are added to it when
 #: others turn out to be violated.
-START, MORE = 2, 32
+START, MORE = 1, 32
 
 #: A radius below this is taken for 0: what double precision can say of unit vectors.
 RESOLUTION = 1e-12
@@ -50,7 +50,7 @@ class Decodability:
     Attributes:
         radii: rho_i; 0 where v_i lies in the convex hull of the other values, or so close to it
             that double precision cannot tell.
-        outputs: u_i*, unit rows, float64; zero rows where the radius is 0.
+        outputs: u_i*, unit rows, float64 on the CPU; zero rows where the radius is 0.
         gaps: upper minus lower bound of each radius.
         active: for each value the competitors j whose weights lambda_j are positive. They are what
             holds u_i* in its place.
@@ -90,11 +90,11 @@ def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) 
     Raises:
         ValueError: values are not finite, fewer than two, or not distinct.
 
-    Source: Dugan et al., eqs. 4 and 5; Lawson and Hanson (1974), chapter 23.
+    Source: Dugan et al., eq. 4, Appendix A.1.3; Lawson and Hanson (1974), chapter 23.
     """
     X = _centred(values)
-    directions = whitener(X)
-    start = unit_rows(X @ directions.T @ directions)  # where each value is most extreme
+    U, _, Vt = compact_svd(X)
+    start = unit_rows(U @ Vt)  # half whitened: near u* for isotropic and for stretched tables
     solutions: list[_Solution] = []
     with tqdm(total=len(X), disable=None, leave=False, desc="decodability") as progress:
         for rows in row_blocks(len(X), len(X), entries=entries):
@@ -125,7 +125,7 @@ def achieved_radii(
             f"outputs must be nonzero rows, one per value, {tuple(values.shape)}; "
             f"got {tuple(outputs.shape)}"
         )
-    X, U = _centred(values), unit_rows(outputs.double())
+    X, U = _centred(values), unit_rows(outputs.double().cpu())
     blocks = row_blocks(len(X), len(X), entries=entries)
     return torch.cat([_margins(X, rows, U[rows], _distances(X, rows)).amin(1) for rows in blocks])
 
@@ -305,5 +305,6 @@ def _centred(values: Tensor) -> Tensor:
         raise ValueError(
             f"values must be distinct; rows {int(order[at])} and {int(order[at + 1])} are equal"
         )
-    X = values.double() - values.double().mean(0)
+    X = values.double().cpu()
+    X = X - X.mean(0)
     return X / X.abs().max()

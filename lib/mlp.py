@@ -1,4 +1,4 @@
-"""The gated one-hidden-layer MLP, B((A x) * sigma(G x))."""
+"""MLPs of one hidden layer: the gated one, B((A x) * sigma(G x)), and the plain one."""
 
 from pathlib import Path
 
@@ -82,6 +82,58 @@ class GatedMLP(nn.Module):
         """Read an MLP written by :meth:`save` on the CPU and frozen; runs no code from the file."""
         stored = torch.load(path, weights_only=True, map_location="cpu")
         return cls(**stored["weights"], gate=stored["gate"]).requires_grad_(False)
+
+
+class PlainMLP(nn.Module):
+    """MLP(x) = B sigma(A x + b), without gates.
+
+    Args:
+        A: hidden weights.
+        b: hidden biases.
+        B: readout.
+        gate: sigma, one of the gates of :class:`GatedMLP`.
+
+    Raises:
+        ValueError: the shapes do not fit, an entry is not finite, or the gate is unknown.
+
+    Source: Dugan et al., Appendix B.1.1.
+    """
+
+    def __init__(
+        self,
+        A: Float[Tensor, "m d"],
+        b: Float[Tensor, " m"],
+        B: Float[Tensor, "d_v m"],
+        gate: str = "relu",
+    ) -> None:
+        super().__init__()
+        if not A.ndim == B.ndim == 2 or not len(A) == len(b) == B.shape[1]:
+            shapes = {"A": tuple(A.shape), "b": tuple(b.shape), "B": tuple(B.shape)}
+            raise ValueError(f"A must be (m, d), b (m,) and B (d_v, m); got {shapes}")
+        if not all(weight.isfinite().all() for weight in (A, b, B)):
+            raise ValueError("A, b and B must be finite")
+        if gate not in GATES:
+            raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+        self.A, self.b, self.B = nn.Parameter(A), nn.Parameter(b), nn.Parameter(B)
+        self.gate = gate
+
+    def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
+        """sigma(A x + b) for each row."""
+        return GATES[self.gate](x @ self.A.T + self.b)
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d_v"]:
+        """MLP(x) for each row."""
+        return self.features(x) @ self.B.T
+
+    @property
+    def width(self) -> int:
+        """Hidden width m."""
+        return self.A.shape[0]
+
+    @property
+    def parameter_count(self) -> int:
+        """W, all entries of A, b and B: (d + 1 + d_v) m."""
+        return sum(weight.numel() for weight in self.parameters())
 
 
 def random_mlp(d: int, m: int, d_v: int, gate: str, *, generator: torch.Generator) -> GatedMLP:

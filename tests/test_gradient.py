@@ -26,6 +26,21 @@ def test_it_stores_its_facts(gate, loss):
     assert not any(weight.requires_grad for weight in mlp.parameters())
 
 
+@pytest.mark.parametrize("scale", [1, 3])
+def test_the_squared_loss_aims_at_given_codes(scale):
+    mlp = gradient_descent(
+        facts(),
+        32,
+        generator=generator(1),
+        loss="squared",
+        codes=scale * facts().values,
+        recipe=SHORT,
+    )
+    outputs = mlp(facts().keys)
+    distances = {s: (outputs - s * facts().answers).norm().item() for s in (1, 3)}
+    assert min(distances, key=distances.get) == scale
+
+
 def test_it_returns_the_best_checkpoint():
     """Training that goes wrong later does not take away what was reached."""
     wild = Recipe(steps=200, rate=0.5, final_rate=0.5, checked_every=1)
@@ -80,6 +95,11 @@ def test_the_fast_recipe_reaches_widths_at_least_as_small_as_the_published_one(s
         ({"width": 0}, "width must be an integer of at least 1; got 0"),
         ({"gate": "step"}, "gate must be one of identity, relu, silu, gelu; got 'step'"),
         ({"loss": "hinge"}, "loss must be one of cross entropy, squared; got 'hinge'"),
+        ({"codes": facts().values}, "with the squared loss; got .* and 'cross entropy'"),
+        (
+            {"codes": facts().values[:3], "loss": "squared"},
+            r"codes must be \(32, 16\), as values, with the squared loss; got \(3, 16\)",
+        ),
     ],
 )
 def test_arguments_are_checked(kwargs, message):

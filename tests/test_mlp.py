@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lib.mlp import GATES, GatedMLP, random_mlp
+from lib.mlp import GATES, GatedMLP, PlainMLP, random_mlp
 from lib.numerics import generator
 
 
@@ -87,3 +87,28 @@ def test_random_mlps_have_outputs_of_order_one():
     x = torch.randn(50, 20, dtype=torch.float64, generator=generator(1))
     x = x / x.norm(dim=1, keepdim=True)
     assert mlp(x).square().mean().item() == pytest.approx(1, rel=0.2)
+
+
+def test_the_plain_mlp_is_its_formula():
+    A, b, B = (torch.randn(n, 4, dtype=torch.float64, generator=generator(2)) for n in (7, 7, 7))
+    mlp = PlainMLP(A, b[:, 0], B.T.contiguous(), "relu")
+    x = torch.randn(3, 4, dtype=torch.float64, generator=generator(3))
+    for row, output in zip(x, mlp(x), strict=True):
+        expected = B.T @ (A @ row + b[:, 0]).clamp(min=0)
+        torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-14)
+    assert mlp.width == 7 and mlp.parameter_count == 7 * (4 + 1 + 4)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"b": torch.zeros(6)}, r"b \(m,\) and B \(d_v, m\); got .*'b': \(6,\)"),
+        ({"B": torch.full((4, 7), torch.inf)}, "A, b and B must be finite"),
+        ({"gate": "step"}, "gate must be one of identity, relu, silu, gelu; got 'step'"),
+    ],
+)
+def test_a_plain_mlp_of_the_wrong_shape_is_refused(change, message):
+    right = {"A": torch.zeros(7, 3), "b": torch.zeros(7), "B": torch.zeros(4, 7)}
+    with pytest.raises(ValueError, match=message):
+        PlainMLP(**right | change)

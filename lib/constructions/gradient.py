@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from lib.decoding import retrieve
@@ -53,19 +54,21 @@ def gradient_descent(
     generator: torch.Generator,
     gate: str = "identity",
     loss: str = "cross entropy",
+    codes: Float[Tensor, "N d_v"] | None = None,
     recipe: Recipe = FAST,
     enough: float = math.inf,
 ) -> GatedMLP:
     """Train an MLP to answer every key, and return the checkpoint with the largest minimum margin.
 
     The loss is the cross entropy of the scores <g(k_i), v_j>, or the squared distance of g(k_i)
-    from the target's value. Weights start as N(0, 1/d) in A and G, and N(0, 1/m) in B.
+    from the target's code. Weights start as N(0, 1/d) in A and G, and N(0, 1/m) in B.
 
     Args:
         facts: what to store.
         width: m >= 1.
         gate: of the MLP.
         loss: ``cross entropy`` or ``squared``.
+        codes: c_j, one row per value, what the squared loss aims at; by default the values.
         recipe: how long, and at which rates.
         enough: training ends at the first checkpoint whose minimum margin exceeds this.
 
@@ -73,7 +76,7 @@ def gradient_descent(
         A frozen MLP in the dtype of the facts.
 
     Raises:
-        ValueError: width, gate or loss is not allowed.
+        ValueError: width, gate, loss or codes is not allowed.
 
     Source: Garcia et al., Appendix A.1.1.
     """
@@ -82,6 +85,12 @@ def gradient_descent(
         raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
+    if codes is not None and (loss != "squared" or codes.shape != facts.values.shape):
+        raise ValueError(
+            f"codes must be {tuple(facts.values.shape)}, as values, with the squared loss; "
+            f"got {tuple(codes.shape)} and {loss!r}"
+        )
+    aims = (facts.values if codes is None else codes)[facts.targets]
     mlp = _initial(facts, width, gate, generator)
     optimizer = torch.optim.Adam(mlp.parameters(), lr=recipe.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
@@ -90,7 +99,7 @@ def gradient_descent(
     best, largest = _weights(mlp), -math.inf
     for step in tqdm(range(1, recipe.steps + 1), disable=None, leave=False, desc="training"):
         optimizer.zero_grad(set_to_none=True)
-        _loss(mlp, facts, loss).backward()
+        _loss(mlp, facts, loss, aims).backward()
         optimizer.step()
         schedule.step()
         if step % recipe.checked_every == 0 or step == recipe.steps:
@@ -105,19 +114,19 @@ def gradient_descent(
 def _initial(facts: FactSet, width: int, gate: str, generator: torch.Generator) -> GatedMLP:
     d, d_v = facts.keys.shape[1], facts.values.shape[1]
 
-    def draw(rows: int, columns: int) -> torch.Tensor:
+    def draw(rows: int, columns: int) -> Tensor:
         normal = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
         return (normal / columns**0.5).to(facts.keys)
 
     return GatedMLP(draw(width, d), draw(width, d), draw(d_v, width), gate)
 
 
-def _loss(mlp: GatedMLP, facts: FactSet, loss: str) -> torch.Tensor:
+def _loss(mlp: GatedMLP, facts: FactSet, loss: str, aims: Tensor) -> Tensor:
     outputs = mlp(facts.keys)
     if loss == "squared":
-        return (outputs - facts.answers).square().sum(1).mean()
+        return (outputs - aims).square().sum(1).mean()
     return nn.functional.cross_entropy(outputs @ facts.values.T, facts.targets)
 
 
-def _weights(mlp: GatedMLP) -> list[torch.Tensor]:
+def _weights(mlp: GatedMLP) -> list[Tensor]:
     return [weight.detach().clone() for weight in (mlp.A, mlp.G, mlp.B)]

@@ -1,0 +1,112 @@
+"""Decoders: codes of a few numbers, and one linear map that turns them into decodable outputs."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from lib.decoding import stores_all
+from lib.facts import FactSet, check_embeddings
+from lib.numerics import check_width
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A code for every value, and the decoder D: value i decodes from D c_i.
+
+    Attributes:
+        codes: c_i, one row per value.
+        D: decoder.
+
+    Source: Dugan et al., Section 4.2.
+    """
+
+    codes: Float[Tensor, "N m"]
+    D: Float[Tensor, "d m"]
+
+    def decodes(self, values: Float[Tensor, "N d"]) -> bool:
+        """Whether <D c_i, v_i> > <D c_i, v_j> for all i and all j other than i (eq. 7)."""
+        table = FactSet(self.codes, values, torch.arange(len(values)))
+        return stores_all(lambda c: c @ self.D.T, table)
+
+
+def johnson_lindenstrauss(
+    outputs: Float[Tensor, "N d"], m: int, *, generator: torch.Generator
+) -> Code:
+    """Random Gaussian decoder, D_ab ~ N(0, 1/m), and codes c_i = D^T u_i.
+
+    <D c_i, w> = <D^T u_i, D^T w> is near <u_i, w> for all the fixed directions w = v_i - v_j at
+    once as soon as m is a multiple of rho^-2 log N.
+
+    Args:
+        outputs: u_i, the margin-optimal ones, :func:`lib.decodability.decodability`.
+        m: entries of a code, at least 1.
+
+    Raises:
+        ValueError: outputs are not finite, or m is out of range.
+
+    Source: Dugan et al., Algorithm 4.
+    """
+    check_width(m)
+    normal = torch.randn(outputs.shape[1], m, dtype=torch.float64, generator=generator)
+    return random_code(outputs, normal.to(outputs))
+
+
+def random_code(outputs: Float[Tensor, "N d"], normal: Float[Tensor, "d m"]) -> Code:
+    """The code of :func:`johnson_lindenstrauss` from a matrix of standard normal entries."""
+    check_embeddings("outputs", outputs)
+    D = normal / normal.shape[1] ** 0.5
+    return Code(outputs @ D, D)
+
+
+#: Adam on codes and decoder, with a rate that falls along half a cosine (Dugan et al., A.1.3).
+STEPS, RATE, FINAL_RATE = 1000, 1.0, 0.01
+
+#: Steps between two looks at whether all values decode.
+CHECKED_EVERY = 10
+
+
+def trained_code(
+    values: Float[Tensor, "N d"], m: int, *, generator: torch.Generator, steps: int = STEPS
+) -> Code:
+    """Codes and decoder by gradient descent on the cross entropy of the scores <D c_i, v_j>.
+
+    Both start with standard normal entries. Training ends as soon as every value decodes; if that
+    does not happen, the last code is returned, and :meth:`Code.decodes` says so.
+
+    Args:
+        values: V.
+        m: entries of a code, at least 1.
+        steps: most updates, at least 1.
+
+    Raises:
+        ValueError: values are not finite, or m or steps is out of range.
+
+    Source: Dugan et al., Section 4.2, Appendix A.1.3.
+    """
+    check_embeddings("values", values)
+    check_width(m)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1; got {steps}")
+    N, d = values.shape
+
+    def draw(rows: int) -> Tensor:
+        normal = torch.randn(rows, m, dtype=torch.float64, generator=generator)
+        return normal.to(values).requires_grad_(True)
+
+    codes, D = draw(N), draw(d)
+    optimizer = torch.optim.Adam([codes, D], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=FINAL_RATE)
+    targets = torch.arange(N)
+    for step in tqdm(range(1, steps + 1), disable=None, leave=False, desc="training a code"):
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(codes @ (values @ D).T, targets).backward()
+        optimizer.step()
+        schedule.step()
+        if step % CHECKED_EVERY == 0 or step == steps:
+            code = Code(codes.detach().clone(), D.detach().clone())
+            if code.decodes(values):
+                break
+    return code

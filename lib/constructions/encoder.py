@@ -1,0 +1,382 @@
+"""Encoders: one hidden layer that sends every key to its code, exactly.
+
+A gadget has one output, 1^T [(A x) * sigma(G x)]. Once G is chosen it is linear in A, and the
+codes of all keys are one linear system M vec(A) = o, whose row for key k is
+sigma(G k) tensor k. Codes of m entries take m gadgets.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from scipy.linalg import lstsq
+from torch import Tensor, nn
+
+from lib.facts import check_embeddings
+from lib.mlp import GATES, GatedMLP, PlainMLP
+from lib.numerics import RELATIVE_CUTOFF, check_width
+
+#: Hidden units beyond F / d, as a share: they lower the condition number by orders of magnitude.
+EXCESS = 0.1
+
+#: Finite differences of a gate with a kink go at most this share of the way to it.
+TOWARDS_KINK = 0.5
+
+#: What stands for a move of zero: large enough that a step over it is finite.
+SMALLEST = 1e-100
+
+
+class GadgetEncoder(nn.Module):
+    """enc_j(x) = 1^T [(A_j x) * sigma(G_j x)], j = 1, ..., m, each with h hidden units.
+
+    Args:
+        A: up projections.
+        G: gate projections, one for each gadget, or one for all (g = 1).
+        gate: sigma, as in :class:`lib.mlp.GatedMLP`.
+
+    Raises:
+        ValueError: the shapes do not fit, an entry is not finite, or the gate is unknown.
+
+    Source: Dugan et al., Section 4.1.
+    """
+
+    def __init__(
+        self, A: Float[Tensor, "m h d"], G: Float[Tensor, "g h d"], gate: str = "silu"
+    ) -> None:
+        super().__init__()
+        if A.ndim != 3 or G.shape not in (A.shape, (1, *A.shape[1:])):
+            raise ValueError(
+                f"A must be (m, h, d) and G as A or (1, h, d); "
+                f"got {tuple(A.shape)} and {tuple(G.shape)}"
+            )
+        if gate not in GATES:
+            raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+        if not (A.isfinite().all() and G.isfinite().all()):
+            raise ValueError("A and G must be finite")
+        self.A, self.G, self.gate = nn.Parameter(A), nn.Parameter(G), gate
+
+    def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n mh"]:
+        """(A_j x) * sigma(G_j x) of all gadgets, one after the other."""
+        gates = GATES[self.gate](torch.einsum("nd,ghd->ngh", x, self.G))
+        return (torch.einsum("nd,mhd->nmh", x, self.A) * gates).flatten(1)
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
+        """enc(x) for each row."""
+        return self.features(x).unflatten(1, self.A.shape[:2]).sum(-1)
+
+    @property
+    def width(self) -> int:
+        """Hidden width of the encoder written as one MLP, m h."""
+        return self.A.shape[0] * self.A.shape[1]
+
+    @property
+    def parameter_count(self) -> int:
+        """All entries of A and G, and the m h ones that sum up hidden units."""
+        return self.A.numel() + self.G.numel() + self.width
+
+    def folded(self) -> GatedMLP:
+        """The same function as a gated MLP; shared gates are repeated."""
+        m, h, d = self.A.shape
+        ones = torch.kron(torch.eye(m), torch.ones(1, h)).to(self.A)
+        G = self.G.detach().expand(m, h, d).reshape(m * h, d)
+        return GatedMLP(self.A.detach().reshape(m * h, d), G, ones, self.gate).requires_grad_(False)
+
+
+def hidden_size(F: int, d: int, *, excess: float = EXCESS) -> int:
+    """Hidden units of a gadget, ceil((1 + excess) F / d): at least F unknowns for F equations."""
+    if F < 1 or d < 1 or not 0 <= excess < math.inf:
+        raise ValueError(f"F and d must be at least 1 and excess >= 0; got {F}, {d} and {excess}")
+    return math.ceil(round((1 + excess) * F / d, 9))
+
+
+def gadget_matrix(
+    keys: Float[Tensor, "F d"], activations: Float[Tensor, "F h"]
+) -> Float[Tensor, "F hd"]:
+    """M(Sigma, K): row i is activations_i tensor k_i, columns ordered as vec(A) of A (h, d).
+
+    Source: Dugan et al., Section 4.1.
+    """
+    return (activations[:, :, None] * keys[:, None, :]).flatten(1)
+
+
+def solve_gadgets(
+    keys: Float[Tensor, "F d"], activations: Float[Tensor, "F h"], codes: Float[Tensor, "F m"]
+) -> Float[Tensor, "m h d"]:
+    """Up projections A_j of least norm with M vec(A_j) = the codes' column j.
+
+    By a complete orthogonal factorisation of M, which shows its rank; M^T M is never formed. M
+    itself, of F times h d entries, at least F^2, is.
+
+    Raises:
+        ValueError: M has not full row rank F, so that some codes have no encoder; the message says
+            by how much h must grow at least (a hidden unit adds at most d to the rank).
+
+    Source: Dugan et al., Section 4.1, eq. 6, Algorithm 3.
+    """
+    (F, d), h = keys.shape, activations.shape[1]
+    solution, rank = _least_norm(gadget_matrix(keys, activations), codes)
+    if rank < F:
+        raise ValueError(
+            f"the gadget's system has rank {rank}, below its {F} keys: h = {h} must grow by at "
+            f"least {math.ceil((F - rank) / d)}, with gates of other units"
+        )
+    return solution.T.reshape(-1, h, d)
+
+
+def _least_norm(M: Tensor, Y: Tensor) -> tuple[Tensor, int]:
+    """The shortest X with M X = Y, or nearest to it, and the rank of M; in double precision.
+
+    SciPy's driver, since torch's ``gelsy`` reports ranks that are too small now and then.
+    """
+    X, _, rank, _ = lstsq(
+        M.double().cpu().numpy(),
+        Y.double().cpu().numpy(),
+        cond=RELATIVE_CUTOFF,
+        lapack_driver="gelsy",
+    )
+    return torch.from_numpy(X).to(Y), rank
+
+
+def gated_encoder(
+    keys: Float[Tensor, "F d"],
+    codes: Float[Tensor, "F m"],
+    h: int,
+    *,
+    generator: torch.Generator,
+    gate: str = "silu",
+    shared: bool = False,
+) -> GadgetEncoder:
+    """Encoder with random Gaussian gates and solved up projections: enc(k_i) = c_i.
+
+    Gates are scaled to pre-activations of order one. With an analytic gate that is no polynomial
+    (``silu``, ``gelu``), h >= F / d suffices for generic keys. With ``relu`` a key can have all
+    its gates off, and with ``identity`` the rank ends at d (d + 1) / 2.
+
+    Args:
+        keys: K.
+        codes: the code of each key, in the dtype of the keys.
+        h: hidden units of a gadget, at least 1; :func:`hidden_size` is a good choice.
+        gate: sigma.
+        shared: one G for all gadgets, and one factorisation; otherwise each draws its own.
+
+    Returns:
+        A frozen encoder with h hidden units for each entry of a code.
+
+    Raises:
+        ValueError: an argument is out of range, or the system has not full rank.
+
+    Source: Dugan et al., Algorithms 2 and 3; sharing is ours.
+    """
+    _check(keys, codes, h)
+    if gate not in GATES:
+        raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+    d = keys.shape[1]
+    if gate == "identity" and len(keys) > d * (d + 1) // 2:
+        raise ValueError(
+            f"keys must be at most d (d + 1) / 2 = {d * (d + 1) // 2} for the identity gate, "
+            f"whatever h; got {len(keys)}"
+        )
+    solve = _solver(keys, h, GATES[gate], generator)
+    if shared:
+        G, A = solve(codes)
+        return GadgetEncoder(A, G[None], gate).requires_grad_(False)
+    G, A = zip(*(solve(column[:, None]) for column in codes.T), strict=True)
+    return GadgetEncoder(torch.cat(A), torch.stack(G), gate).requires_grad_(False)
+
+
+# --- keys with a single plus and a single minus ------------------------------------------------
+
+
+def two_hot_keys(d: int) -> tuple[Int[Tensor, "F d"], Int[Tensor, "2 F"]]:
+    """All keys e_i - e_j, i != j, in the order of i and then j, and their (i, j).
+
+    Raises:
+        ValueError: d is below 2.
+    """
+    if d < 2:
+        raise ValueError(f"d must be at least 2; got {d}")
+    pairs = (~torch.eye(d, dtype=torch.bool)).nonzero().T
+    identity = torch.eye(d, dtype=torch.int64)
+    return identity[pairs[0]] - identity[pairs[1]], pairs
+
+
+def two_hot_projections(codes: Int[Tensor, "F m"], d: int) -> Int[Tensor, "m d d"]:
+    """A_j of gadgets 1^T [(A_j x) * ReLU(x)] that send e_p - e_q to its code, in integers.
+
+    ReLU(e_p - e_q) = e_p picks row p, whose product with the key is A[p, p] - A[p, q]: zeros on the
+    diagonal and minus the code elsewhere.
+
+    Args:
+        codes: of the keys of :func:`two_hot_keys`, in their order; F = d (d - 1).
+
+    Raises:
+        ValueError: their number is not d (d - 1).
+
+    Source: Dugan et al., Construction 4.1.
+    """
+    _, (p, q) = two_hot_keys(d)
+    if len(codes) != len(p):
+        raise ValueError(f"codes must have d (d - 1) = {len(p)} rows; got {len(codes)}")
+    A = torch.zeros(codes.shape[1], d, d, dtype=codes.dtype)
+    A[:, p, q] = -codes.T
+    return A
+
+
+def two_hot_encoder(codes: Int[Tensor, "F m"], d: int) -> GadgetEncoder:
+    """The encoder of :func:`two_hot_projections`, in float64: exact for |codes| below 2^53."""
+    A = two_hot_projections(codes, d).double()
+    G = torch.eye(d, dtype=torch.float64)[None]
+    return GadgetEncoder(A, G, "relu").requires_grad_(False)
+
+
+def two_hot_bits(bits: Int[Tensor, " F"], d: int) -> PlainMLP:
+    """1^T ReLU(A x - 1) that sends e_p - e_q to its bit; without gates, with entries 0, 1 and -1.
+
+    A has ones on the diagonal and minus the bits elsewhere; every unit but p stays off.
+
+    Raises:
+        ValueError: there are not d (d - 1) bits, or one is neither 0 nor 1.
+
+    Source: Dugan et al., Appendix B.3.2.
+    """
+    if not ((bits == 0) | (bits == 1)).all():
+        raise ValueError("bits must be 0 or 1")
+    A = two_hot_projections(bits[:, None], d)[0].double() + torch.eye(d, dtype=torch.float64)
+    ones = torch.ones(d, dtype=torch.float64)
+    return PlainMLP(A, -ones, ones[None], "relu").requires_grad_(False)
+
+
+# --- without gates -----------------------------------------------------------------------------
+
+
+def plain_encoder(
+    keys: Float[Tensor, "F d"],
+    codes: Float[Tensor, "F m"],
+    h: int,
+    *,
+    generator: torch.Generator,
+    gate: str = "relu",
+    step: float = 1e-6,
+) -> PlainMLP:
+    """Encoder without gates: (sigma((g + t a) x) - sigma(g x)) / t in place of sigma'(g x) (a x).
+
+    With ``relu`` the quotient is exact as long as no key crosses the kink, and t is chosen so.
+    With a smooth activation the error falls like t, until rounding over t exceeds it. All gadgets
+    share the units g. Width h (m + 1).
+
+    Args:
+        keys, codes, h: as in :func:`gated_encoder`.
+        gate: sigma; not ``identity``, whose derivative is constant.
+        step: > 0, by how much t a x moves g x, which is of order one; not used with ``relu``.
+
+    Raises:
+        ValueError: an argument is out of range, or the system has not full rank.
+
+    Source: Dugan et al., Section 4.1 and Appendix B.4.3, after Nichani et al. (2024).
+    """
+    _check(keys, codes, h)
+    if gate not in GATES or gate == "identity":
+        raise ValueError(f"gate must be one of {', '.join(GATES)}, but identity; got {gate!r}")
+    if not 0 < step < math.inf:
+        raise ValueError(f"step must be positive and finite; got {step}")
+    G, A = _solver(keys, h, _slope(GATES[gate]), generator)(codes)
+    moves = torch.einsum("fd,mhd->fmh", keys, A).abs()
+    if gate == "relu":
+        steps = _steps_to_kink(keys @ G.T, moves)
+    else:
+        steps = step / moves.amax(0).clamp(min=SMALLEST)
+    return _quotients(G, torch.zeros(h).to(keys), A, steps, gate)
+
+
+def baum_encoder(keys: Float[Tensor, "F d"], codes: Float[Tensor, "F m"]) -> PlainMLP:
+    """ReLU encoder that treats d keys at a time: width (2 m + 2) ceil(F / d), 4 of them at m = 1.
+
+    A hyperplane z x = 1 passes through the keys of a block. Two gates, open above 1 - tau and above
+    1 + tau, leave a slab with these keys alone, in which the linear map a with a k_i = c_i acts.
+    Each gate is a finite difference of ReLUs.
+
+    Args:
+        keys: K; no d + 1 of them lie in one hyperplane, and any d are independent.
+        codes: the code of each key, in the dtype of the keys.
+
+    Raises:
+        ValueError: keys are not in such a position.
+
+    Source: Dugan et al., Appendix B.1.1, after Bubeck et al. (2020).
+    """
+    _check(keys, codes, 1)
+    normals, thresholds, maps = [], [], []
+    for start in range(0, len(keys), keys.shape[1]):
+        block = slice(start, start + keys.shape[1])
+        goals = torch.cat([torch.ones(len(keys[block]), 1).to(keys), codes[block]], 1)
+        solution, rank = _least_norm(keys[block], goals)
+        z, a = solution[:, 0], solution[:, 1:].T
+        off = (keys @ z - 1).abs()
+        off[block] = 2.0
+        tau = off.min().item() / 2
+        if rank < len(goals) or not tau > RELATIVE_CUTOFF:
+            raise ValueError(
+                f"keys must be in general position; those from {start} on are dependent, or share "
+                "their hyperplane with others"
+            )
+        normals += [z, z]
+        thresholds += [1 - tau, 1 + tau]
+        maps += [a, -a]
+    G, b, A = torch.stack(normals), torch.tensor(thresholds).to(keys), torch.stack(maps, 1)
+    moves = torch.einsum("fd,mhd->fmh", keys, A).abs()
+    return _quotients(G, -b, A, _steps_to_kink(keys @ G.T - b, moves), "relu")
+
+
+def _quotients(G: Tensor, b: Tensor, A: Tensor, steps: Tensor, gate: str) -> PlainMLP:
+    """sum_r (sigma((g_r + t_jr a_jr) x + b_r) - sigma(g_r x + b_r)) / t_jr for j = 1, ..., m."""
+    m, h, d = A.shape
+    spread = torch.block_diag(*(1 / steps)[:, None])
+    return PlainMLP(
+        torch.cat([G, (G + steps[..., None] * A).reshape(m * h, d)]),
+        b.repeat(m + 1),
+        torch.cat([-1 / steps, spread], 1),
+        gate,
+    ).requires_grad_(False)
+
+
+def _steps_to_kink(activations: Tensor, moves: Tensor) -> Tensor:
+    """For each gadget and unit, half the largest step that takes no key across the kink."""
+    shares = activations.abs()[:, None] / moves.clamp(min=SMALLEST)
+    return TOWARDS_KINK * shares.amin(0)
+
+
+def _slope(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def slope(t: Tensor) -> Tensor:
+        t = t.detach().requires_grad_(True)
+        (derivative,) = torch.autograd.grad(activation(t).sum(), t)
+        return derivative
+
+    return slope
+
+
+def _solver(
+    keys: Tensor, h: int, gate: Callable[[Tensor], Tensor], generator: torch.Generator
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Codes to (G, A), with a fresh random G each time."""
+    size = keys.double().square().sum(1).mean().sqrt()
+
+    def solve(codes: Tensor) -> tuple[Tensor, Tensor]:
+        normal = torch.randn(h, keys.shape[1], dtype=torch.float64, generator=generator)
+        G = (normal / size).to(keys)
+        return G, solve_gadgets(keys, gate(keys @ G.T), codes)
+
+    return solve
+
+
+def _check(keys: Tensor, codes: Tensor, h: int) -> None:
+    check_embeddings("keys", keys)
+    check_embeddings("codes", codes)
+    if len(codes) != len(keys) or codes.dtype != keys.dtype:
+        raise ValueError(
+            f"codes must have one row per key, {len(keys)}, and the dtype {keys.dtype}; "
+            f"got {len(codes)} and {codes.dtype}"
+        )
+    if not keys.any():
+        raise ValueError("keys must not all be zero")
+    check_width(h)
