@@ -55,6 +55,7 @@ def gradient_descent(
     loss: str = "cross entropy",
     recipe: Recipe = FAST,
     enough: float = math.inf,
+    start: GatedMLP | None = None,
 ) -> GatedMLP:
     """Train an MLP to answer every key, and return the checkpoint with the largest minimum margin.
 
@@ -68,12 +69,13 @@ def gradient_descent(
         loss: ``cross entropy`` or ``squared``.
         recipe: how long, and at which rates.
         enough: training ends at the first checkpoint whose minimum margin exceeds this.
+        start: weights to begin from instead of random ones, of this width and gate.
 
     Returns:
         A frozen MLP in the dtype of the facts.
 
     Raises:
-        ValueError: width, gate or loss is not allowed.
+        ValueError: width, gate or loss is not allowed, or start has another width or gate.
 
     Source: Garcia et al., Appendix A.1.1.
     """
@@ -82,7 +84,7 @@ def gradient_descent(
         raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
-    mlp = _initial(facts, width, gate, generator)
+    mlp = _initial(facts, width, gate, generator) if start is None else _copy(start, width, gate)
     optimizer = torch.optim.Adam(mlp.parameters(), lr=recipe.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, recipe.steps, eta_min=recipe.final_rate
@@ -110,6 +112,14 @@ def _initial(facts: FactSet, width: int, gate: str, generator: torch.Generator) 
         return (normal / columns**0.5).to(facts.keys)
 
     return GatedMLP(draw(width, d), draw(width, d), draw(d_v, width), gate)
+
+
+def _copy(start: GatedMLP, width: int, gate: str) -> GatedMLP:
+    if (start.width, start.gate) != (width, gate):
+        raise ValueError(
+            f"start must have width {width} and gate {gate!r}; got {start.width}, {start.gate!r}"
+        )
+    return GatedMLP(*_weights(start), gate)
 
 
 def _loss(mlp: GatedMLP, facts: FactSet, loss: str) -> torch.Tensor:
