@@ -37,7 +37,7 @@ from lib.sweeps import sweep
 D = 128
 KEYS = ("facts", "construction", "m", "router", "altered", "method", "seed")
 SHARES = (0.02, 0.05, 0.1)
-LOADS = (96, 128, 256, 512)
+LOADS = (128, 512, 96, 256)
 LEAK_PENALTY = 0.3
 SHARPER = 4.0
 
@@ -113,18 +113,33 @@ def edited(
 
 
 def points(seeds: int, *, large: bool) -> list[tuple]:
-    chosen = []
-    for seed in range(seeds):
-        for method in ("swap", *TUNED):
-            for share in SHARES:
-                chosen.append((1024, "gradient descent", 64, "plain", share, method, seed))
-                chosen.append((1024, "data-dependent", 128, "plain", share, method, seed))
-            for m in LOADS:
-                chosen.append((1024, "gradient descent", m, "plain", SHARES[-1], method, seed))
-        for router in ("plain", "penalised", "sharpened"):
-            chosen.append((1024, "gradient descent", 64, router, 1.0, "swap", seed))
-            for method in ("swap", "swap, warm start"):
-                chosen.append((1024, "gradient descent", 64, router, SHARES[-1], method, seed))
+    main = "gradient descent", 64
+    seeds = range(seeds)
+    chosen = [
+        (1024, *main, "plain", share, method, seed)
+        for seed in seeds
+        for share in SHARES
+        for method in ("swap", *TUNED)
+    ]
+    for seed in seeds:
+        chosen += [(1024, *main, router, 1.0, "swap", seed) for router in ("plain", "penalised")]
+        chosen += [
+            (1024, *main, router, SHARES[-1], method, seed)
+            for router in ("plain", "penalised", "sharpened")
+            for method in ("swap", "swap, warm start")
+        ]
+    chosen += [
+        (1024, "data-dependent", 128, "plain", share, method, seed)
+        for share in SHARES[::-1]
+        for seed in seeds
+        for method in ("swap", *TUNED)
+    ]
+    chosen += [
+        (1024, "gradient descent", m, "plain", SHARES[-1], method, seed)
+        for m in LOADS
+        for seed in seeds
+        for method in ("swap", *TUNED)
+    ]
     if large:
         chosen += [
             (4096, "gradient descent", 256, "plain", SHARES[-1], method, 0)
