@@ -250,6 +250,27 @@ def test_swapping_puts_in_what_is_constructed_for_the_edited_facts():
         assert torch.equal(p, q)
 
 
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="weight must be finite and >= 0; got -1"):
+        memit(MODEL, CORPUS, EDIT, weight=-1.0)
+    for wrong in ({"tolerance": -1.0}, {"ridge": inf}):
+        with pytest.raises(ValueError, match="must be finite and >= 0"):
+            alpha_edit(MODEL, CORPUS, EDIT, **wrong)
+    everything = permuted(FACTS, torch.arange(12), generator=generator(4))
+    with pytest.raises(ValueError, match="preserved must have at least one key"):
+        alpha_edit(MODEL, CORPUS, everything)
+
+
+def test_the_mean_leverage_of_stored_keys_is_the_width_of_a_full_memory():
+    K = draw(60, M)
+    precision = torch.linalg.inv(K.T @ K / 60)
+    assert ((K @ precision) * K).sum(1).mean().item() == pytest.approx(M, rel=1e-9)
+    update = rank_one_update(K[0], draw(D), precision)
+    change = (K @ update.T).square().sum(1).mean()
+    expected = draw(D).square().sum() / (K[0] @ precision @ K[0])
+    assert change.item() == pytest.approx(expected.item(), rel=1e-9)
+
+
 def test_updates_need_a_gated_memory():
     model = MODEL.with_mlp(nn.Identity())
     with pytest.raises(ValueError, match="memory must be a GatedMLP; got Identity"):

@@ -25,8 +25,8 @@ MLP = random_mlp(D, 20, D, "identity", generator=generator(2))
 TEMPLATES = torch.arange(12)
 
 
-def fresh_model(**options):
-    model = LanguageModel(EMBEDDINGS, MLP, generator=generator(3), **options)
+def fresh_model():
+    model = LanguageModel(EMBEDDINGS, MLP, generator=generator(3))
     for norm in (model.norm, model.head_norm):
         nn.init.uniform_(norm.weight, 0.5, 1.5)
     return model
@@ -37,7 +37,7 @@ def some_sentences():
 
 
 def test_the_model_is_the_one_of_the_formulas():
-    model = fresh_model(sharpness=2.0)
+    model = fresh_model().with_sharpness(2.0)
     tokens = some_sentences().tokens[3]
     e = EMBEDDINGS[tokens]
     z = e / e.square().mean(1, keepdim=True).sqrt() * model.norm.weight
@@ -110,6 +110,8 @@ def test_a_sharper_router_squares_its_odds():
     odds, sharp = (r / (1 - r) for r in (model.routing(x), model.with_sharpness(2.0).routing(x)))
     torch.testing.assert_close(sharp, odds**2, rtol=1e-9, atol=1e-9)
     assert model.sharpness == 1.0
+    with pytest.raises(ValueError, match="sharpness must be positive and finite; got 0"):
+        model.with_sharpness(0.0)
 
 
 def test_facts_have_unit_keys_and_the_embeddings_of_authors():

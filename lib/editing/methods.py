@@ -111,9 +111,9 @@ class Descent:
             )
 
 
-#: Settings to choose from on held-out edits. Steps and rate are those which the published sweeps
-#: chose; there are more ways to stop early; tolerance and ridge are in our units, and with 100 no
-#: direction is left out.
+#: Settings to choose from with :func:`lib.editing.metrics.tune`, on edits of other facts than those
+#: that are scored. Steps and rate are those which the published sweeps chose most; there are more
+#: ways to stop early; tolerance and ridge are in our units, 100 leaves hardly a direction out.
 ROME_GRID = [
     {"descent": Descent(decay=decay, enough=enough)}
     for decay, enough in product((0.0, 1.5e-3), (0.05, 0.5, 1.0, 2.0, 4.0))
@@ -160,9 +160,12 @@ def rome(
         edit: what should change.
         descent: of the residuals.
 
+    Raises:
+        ValueError: the memory is not a gated MLP.
+
     Source: Meng et al., 2022, Section 3.1; Garcia et al., Appendix A.4.5.
     """
-    x, K = _questions_and_keys(model, corpus)
+    x, K = questions_and_keys(model, corpus)
     B, precision = model.mlp.B.double(), torch.linalg.pinv(K.T @ K / len(K), hermitian=True)
     facts = zip(edit.altered.tolist(), edit.tokens, strict=True)
     for i, token in tqdm(facts, total=len(edit.altered), disable=None, leave=False, desc="ROME"):
@@ -185,11 +188,15 @@ def memit(
 
     Args:
         model, corpus, edit, descent: as in :func:`rome`.
-        weight: lambda > 0, of the mean square change on preserved facts.
+        weight: lambda >= 0, of the mean square change on preserved facts.
+
+    Raises:
+        ValueError: the weight is out of range, or the memory is not a gated MLP.
 
     Source: Meng et al., 2023, Section 4.2; Garcia et al., Appendix A.4.5.
     """
-    x, K = _questions_and_keys(model, corpus)
+    _check_at_least_zero(weight=weight)
+    x, K = questions_and_keys(model, corpus)
     r = _all_residuals(model, x, K, edit, descent)
     K_0 = K[edit.preserved]
     update = least_squares_update(K[edit.altered], r, weight * K_0.T @ K_0 / max(len(K_0), 1))
@@ -214,9 +221,13 @@ def alpha_edit(
         model, corpus, edit, descent: as in :func:`rome`.
         tolerance, ridge: of :func:`null_space_update`.
 
+    Raises:
+        ValueError: a setting is out of range, no fact is preserved, or the memory is not a gated
+            MLP.
+
     Source: Fang et al., 2025, Section 3; Garcia et al., Appendix A.4.5.
     """
-    x, K = _questions_and_keys(model, corpus)
+    x, K = questions_and_keys(model, corpus)
     r = _all_residuals(model, x, K, edit, descent)
     update = null_space_update(
         K[edit.altered], r, K[edit.preserved], tolerance=tolerance, ridge=ridge
@@ -285,13 +296,39 @@ def null_space_update(
         tolerance: at least 0; rounding counts as 0.
         ridge: at least 0.
 
+    Raises:
+        ValueError: tolerance or ridge is out of range, or there are no preserved keys.
+
     Source: Fang et al., 2025, eqs. 8 and 14.
     """
+    _check_at_least_zero(tolerance=tolerance, ridge=ridge)
+    if not len(preserved):
+        raise ValueError("preserved must have at least one key; got none")
     eigenvalues, U = torch.linalg.eigh(preserved.T @ preserved / len(preserved))
     s = eigenvalues.mean()
     U = U[:, eigenvalues <= max(tolerance, ROUNDING) * s]
     penalty = ridge * s * torch.eye(U.shape[1]).to(U)
     return least_squares_update(keys @ U, residuals, penalty) @ U.T
+
+
+def questions_and_keys(
+    model: LanguageModel, corpus: Corpus
+) -> tuple[Float[Tensor, "F d"], Float[Tensor, "F m"]]:
+    """What the three updates see of each fact, in the template of the edit.
+
+    Returns:
+        The stream before the author, and the memory's features there, float64.
+
+    Raises:
+        ValueError: the memory is not a gated MLP.
+    """
+    if not isinstance(model.mlp, GatedMLP):
+        raise ValueError(f"the memory must be a GatedMLP; got {type(model.mlp).__name__}")
+    numbers = torch.arange(len(corpus))
+    prompts = corpus.sentences(numbers, torch.full_like(numbers, TEMPLATE), corpus.answers)
+    with torch.no_grad():
+        x = model.questions(prompts.to(model.embeddings.device))
+        return x, model.mlp.features(unit_rows(x)).double()
 
 
 def residuals(
@@ -333,19 +370,6 @@ def residuals(
     return r.detach().double()
 
 
-def _questions_and_keys(
-    model: LanguageModel, corpus: Corpus
-) -> tuple[Float[Tensor, "F d"], Float[Tensor, "F m"]]:
-    """The stream where each fact is asked for in the edit's template; the memory's features."""
-    if not isinstance(model.mlp, GatedMLP):
-        raise ValueError(f"the memory must be a GatedMLP; got {type(model.mlp).__name__}")
-    numbers = torch.arange(len(corpus))
-    prompts = corpus.sentences(numbers, torch.full_like(numbers, TEMPLATE), corpus.answers)
-    with torch.no_grad():
-        x = model.questions(prompts.to(model.embeddings.device))
-        return x, model.mlp.features(unit_rows(x)).double()
-
-
 def _all_residuals(
     model: LanguageModel, x: Tensor, K: Tensor, edit: Edit, descent: Descent
 ) -> Float[Tensor, "k d"]:
@@ -356,3 +380,9 @@ def _all_residuals(
 def _with_readout(model: LanguageModel, B: Tensor) -> LanguageModel:
     old = model.mlp
     return model.with_mlp(GatedMLP(old.A, old.G, B.to(old.B), old.gate))
+
+
+def _check_at_least_zero(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 <= number < inf:
+            raise ValueError(f"{name} must be finite and >= 0; got {number}")
