@@ -38,7 +38,7 @@ from lib.sweeps import sweep
 D = 128
 KEYS = ("facts", "construction", "m", "router", "altered", "method", "seed")
 SHARES = (0.02, 0.05, 0.1)
-LOADS = (128, 512, 96, 256)
+LOADS = (128, 512, 256)
 LEAK_PENALTY = 0.3
 SHARPER = 4.0
 
@@ -142,18 +142,15 @@ def points(seeds: int, *, large: bool) -> list[tuple]:
             for method in ("swap", "swap, warm start")
         ]
         chosen += [(1024, *main, "plain", SHARES[-1], method, seed) for method in PRINTED]
-    chosen += [
-        (1024, "data-dependent", 128, "plain", share, method, seed)
-        for share in SHARES[::-1]
-        for seed in seeds
-        for method in ("swap", *TUNED)
-    ]
-    chosen += [
-        (1024, "gradient descent", m, "plain", SHARES[-1], method, seed)
-        for m in LOADS
-        for seed in seeds
-        for method in ("swap", *TUNED)
-    ]
+    others = [("data-dependent", 128, SHARES[-1])]
+    others += [("gradient descent", m, SHARES[-1]) for m in LOADS]
+    for rest in (others, [("data-dependent", 128, share) for share in SHARES[:-1]]):
+        chosen += [
+            (1024, construction, m, "plain", share, method, seed)
+            for seed in seeds
+            for construction, m, share in rest
+            for method in ("swap", *TUNED)
+        ]
     if large:
         chosen += [
             (4096, "gradient descent", 256, "plain", SHARES[-1], method, 0)

@@ -28,11 +28,11 @@ DATA_DEPENDENT = Method("Hebbian, data-dependent", "#CC79A7", "P")
 NTK = Method("NTK", "#8C6D31", "X")
 TRAINED = Method("gradient descent", "#000000", "*")
 
-# Ways of editing facts, never in one figure with the ways of storing them.
-SWAPPING = Method("MLP swapping", "#0072B2", "o")
-ROME = Method("ROME", "#E69F00", "D")
-MEMIT = Method("MEMIT", "#009E73", "s")
-ALPHA_EDIT = Method("AlphaEdit", "#CC79A7", "P")
+# Ways of editing facts, in colours that also differ from those above.
+SWAPPING = Method("MLP swapping", "#4B0092", "^")
+ROME = Method("ROME", "#B2182B", "p")
+MEMIT = Method("MEMIT", "#1B7837", "h")
+ALPHA_EDIT = Method("AlphaEdit", "#F1A340", "<")
 
 THEORY = "#333333"
 BAD = "#D55E00"
