@@ -29,6 +29,12 @@ NTK = Method("NTK", "#8C6D31", "X")
 ENCODER_DECODER = Method("exact encoder, random decoder", "#6A3D9A", "^")
 TRAINED = Method("gradient descent", "#000000", "*")
 
+# Ways of editing facts, in colours that also differ from those above.
+SWAPPING = Method("MLP swapping", "#4B0092", "^")
+ROME = Method("ROME", "#B2182B", "p")
+MEMIT = Method("MEMIT", "#1B7837", "h")
+ALPHA_EDIT = Method("AlphaEdit", "#F1A340", "<")
+
 THEORY = "#333333"
 BAD = "#D55E00"
 

@@ -109,3 +109,18 @@ def test_arguments_are_checked(kwargs, message):
         Recipe(steps=10, rate=0.1, final_rate=0.2, checked_every=1)
     with pytest.raises(ValueError, match="checked_every must be at least 1"):
         Recipe(steps=10, rate=math.inf, final_rate=0.2, checked_every=0)
+
+
+def test_training_can_start_from_given_weights_which_stay_as_they_are():
+    facts = random_facts(24, 8, generator=generator(0))
+    start = gradient_descent(facts, 12, generator=generator(1))
+    before = [weight.clone() for weight in start.parameters()]
+    still = Recipe(steps=1, rate=1e-9, final_rate=1e-9, checked_every=1)
+    again = gradient_descent(facts, 12, generator=generator(2), recipe=still, start=start)
+    for weight, other, old in zip(start.parameters(), again.parameters(), before, strict=True):
+        assert torch.equal(weight, old)
+        torch.testing.assert_close(other, weight, rtol=0, atol=1e-8)
+    with pytest.raises(ValueError, match="start must have width 13 and gate 'identity'; got 12"):
+        gradient_descent(facts, 13, generator=generator(2), start=start)
+    with pytest.raises(ValueError, match="start must have width 12 and gate 'relu'; got 12"):
+        gradient_descent(facts, 12, generator=generator(2), start=start, gate="relu")

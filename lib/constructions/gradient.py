@@ -57,6 +57,7 @@ def gradient_descent(
     codes: Float[Tensor, "N d_v"] | None = None,
     recipe: Recipe = FAST,
     enough: float = math.inf,
+    start: GatedMLP | None = None,
 ) -> GatedMLP:
     """Train an MLP to answer every key, and return the checkpoint with the largest minimum margin.
 
@@ -71,12 +72,13 @@ def gradient_descent(
         codes: c_j, one row per value, what the squared loss aims at; by default the values.
         recipe: how long, and at which rates.
         enough: training ends at the first checkpoint whose minimum margin exceeds this.
+        start: weights to begin from instead of random ones, of this width and gate.
 
     Returns:
         A frozen MLP in the dtype of the facts.
 
     Raises:
-        ValueError: width, gate, loss or codes is not allowed.
+        ValueError: width, gate, loss or codes is not allowed, or start has another width or gate.
 
     Source: Garcia et al., Appendix A.1.1.
     """
@@ -91,7 +93,7 @@ def gradient_descent(
             f"got {tuple(codes.shape)} and {loss!r}"
         )
     aims = (facts.values if codes is None else codes)[facts.targets]
-    mlp = _initial(facts, width, gate, generator)
+    mlp = _initial(facts, width, gate, generator) if start is None else _copy(start, width, gate)
     optimizer = torch.optim.Adam(mlp.parameters(), lr=recipe.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, recipe.steps, eta_min=recipe.final_rate
@@ -119,6 +121,14 @@ def _initial(facts: FactSet, width: int, gate: str, generator: torch.Generator) 
         return (normal / columns**0.5).to(facts.keys)
 
     return GatedMLP(draw(width, d), draw(width, d), draw(d_v, width), gate)
+
+
+def _copy(start: GatedMLP, width: int, gate: str) -> GatedMLP:
+    if (start.width, start.gate) != (width, gate):
+        raise ValueError(
+            f"start must have width {width} and gate {gate!r}; got {start.width}, {start.gate!r}"
+        )
+    return GatedMLP(*_weights(start), gate)
 
 
 def _loss(mlp: GatedMLP, facts: FactSet, loss: str, aims: Tensor) -> Tensor:

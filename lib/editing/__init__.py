@@ -1,0 +1,1 @@
+"""Facts in a small language model, and ways to edit them."""

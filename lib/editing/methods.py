@@ -1,0 +1,388 @@
+"""Four ways to change facts in a language model: a new memory, or an update of the old one.
+
+ROME, MEMIT and AlphaEdit add Delta to the readout B of a gated memory, B phi(q). Here as in
+Garcia et al. the question q of a fact is what attention returns before the author in one template,
+TEMPLATE; k = phi(q) is the fact's key inside the memory, K_1 (k, m) those of the altered facts and
+K_0 those of the preserved ones. All three first look for the residual r that, added to the
+memory's output, makes the model say the new author, by gradient descent; no random prefixes, and
+no penalty on other predictions, since every title has one relation only. Keys are solved for in
+float64. What is adapted to one layer is said with each method.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from lib.editing.language import Corpus
+from lib.editing.model import LanguageModel
+from lib.facts import FactSet
+from lib.mlp import GatedMLP
+from lib.numerics import unit_rows
+
+#: Number of the template in which edits are made.
+TEMPLATE = 0
+
+#: Eigenvalues below this share of their mean count as zero.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """A change of some facts.
+
+    Attributes:
+        facts: all facts as they should be afterwards, in the order of the corpus.
+        altered: numbers of those that change, distinct.
+
+    Raises:
+        ValueError: a number is out of range or repeated.
+    """
+
+    facts: FactSet
+    altered: Int[Tensor, " k"]
+
+    def __post_init__(self) -> None:
+        F, altered = len(self.facts), self.altered
+        if len(altered.unique()) < len(altered) or ((altered < 0) | (altered >= F)).any():
+            raise ValueError(f"altered must be distinct numbers in 0..{F - 1}")
+
+    @property
+    def preserved(self) -> Int[Tensor, " preserved"]:
+        """Numbers of the facts that stay."""
+        kept = torch.ones(len(self.facts), dtype=torch.bool, device=self.altered.device)
+        kept[self.altered] = False
+        return kept.nonzero().squeeze(1)
+
+    @property
+    def tokens(self) -> Int[Tensor, " k"]:
+        """The new authors, numbered as tokens."""
+        return len(self.facts) + self.facts.targets[self.altered]
+
+
+def permuted(facts: FactSet, altered: Int[Tensor, " k"], *, generator: torch.Generator) -> Edit:
+    """Hand the answers of some facts on among them, along one random cycle: every one changes.
+
+    Args:
+        facts: as they are.
+        altered: none, or at least 2.
+
+    Raises:
+        ValueError: there is one altered fact only, or numbers are not as in :class:`Edit`.
+
+    Source: Garcia et al., Appendix A.4.5 ("a fresh permutation of author values").
+    """
+    if len(altered) == 1:
+        raise ValueError("altered must have no number, or at least 2; got 1")
+    cycle = altered[torch.randperm(len(altered), generator=generator).to(altered.device)]
+    targets = facts.targets.clone()
+    targets[cycle] = facts.targets[cycle.roll(1)]
+    return Edit(FactSet(facts.keys, facts.values, targets), altered)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How residuals are found, by Adam.
+
+    Attributes:
+        steps: most of them, at least 1.
+        rate: learning rate.
+        decay: factor on |r|^2 / |output|^2 in the loss.
+        clip: largest |r| / |output|.
+        enough: a residual rests when the cross entropy of its author is below this.
+    """
+
+    steps: int = 100
+    rate: float = 0.05
+    decay: float = 0.0
+    clip: float = inf
+    enough: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.rate > 0 or self.decay < 0 or not self.clip > 0:
+            raise ValueError(
+                "steps must be at least 1, rate and clip positive and decay at least 0; got "
+                f"{self.steps}, {self.rate}, {self.clip}, {self.decay}"
+            )
+
+
+#: Settings to choose from with :func:`lib.editing.metrics.tune`, on edits of other facts than those
+#: that are scored. Steps and rate are those which the published sweeps chose most; there are more
+#: ways to stop early; tolerance and ridge are in our units, 100 leaves hardly a direction out.
+ROME_GRID = [
+    {"descent": Descent(decay=decay, enough=enough)}
+    for decay, enough in product((0.0, 1.5e-3), (0.05, 0.5, 1.0, 2.0, 4.0))
+]
+MEMIT_GRID = [
+    {"descent": Descent(clip=clip, enough=enough), "weight": weight}
+    for clip, enough, weight in product((0.75, inf), (0.0, 0.05, 0.5), (1.0, 15.0, 150.0, 1500.0))
+]
+ALPHA_EDIT_GRID = [
+    {"descent": Descent(enough=enough), "tolerance": tolerance, "ridge": ridge}
+    for enough, tolerance, ridge in product((0.0, 0.05, 0.5), (0.1, 1.0, 100.0), (1.0, 10.0, 100.0))
+]
+
+
+# --- the methods ---------------------------------------------------------------------------------
+
+
+def swap(
+    model: LanguageModel, edit: Edit, construct: Callable[[FactSet], GatedMLP]
+) -> LanguageModel:
+    """MLP swapping: construct a memory for all facts as edited, put it in, and change nothing else.
+
+    Args:
+        model: left as it is.
+        edit: what should change; without altered facts nothing is constructed.
+        construct: makes a memory of facts.
+
+    Source: Garcia et al., Section 5.2.
+    """
+    return model.with_mlp(construct(edit.facts) if len(edit.altered) else model.mlp)
+
+
+def rome(
+    model: LanguageModel, corpus: Corpus, edit: Edit, *, descent: Descent = Descent()
+) -> LanguageModel:
+    """Rank-one updates, one altered fact after the other, each found under the weights so far.
+
+    Adapted: the covariance of keys is that of all facts before the edit; the update acts on the
+    memory at the last token of the prompt.
+
+    Args:
+        model: with a gated memory; left as it is.
+        corpus: titles and templates.
+        edit: what should change.
+        descent: of the residuals.
+
+    Raises:
+        ValueError: the memory is not a gated MLP.
+
+    Source: Meng et al., 2022, Section 3.1; Garcia et al., Appendix A.4.5.
+    """
+    x, K = questions_and_keys(model, corpus)
+    B, precision = model.mlp.B.double(), torch.linalg.pinv(K.T @ K / len(K), hermitian=True)
+    facts = zip(edit.altered.tolist(), edit.tokens, strict=True)
+    for i, token in tqdm(facts, total=len(edit.altered), disable=None, leave=False, desc="ROME"):
+        r = residuals(model, x[i, None], (K[i] @ B.T)[None], token[None], descent)
+        B = B + rank_one_update(K[i], r[0], precision)
+    return _with_readout(model, B)
+
+
+def memit(
+    model: LanguageModel,
+    corpus: Corpus,
+    edit: Edit,
+    *,
+    descent: Descent = Descent(),
+    weight: float = 1.0,
+) -> LanguageModel:
+    """One update for all altered facts, by least squares against the preserved ones.
+
+    Adapted: one layer takes all of the residuals, and the preserved keys are those of the facts.
+
+    Args:
+        model, corpus, edit, descent: as in :func:`rome`.
+        weight: lambda >= 0, of the mean square change on preserved facts.
+
+    Raises:
+        ValueError: the weight is out of range, or the memory is not a gated MLP.
+
+    Source: Meng et al., 2023, Section 4.2; Garcia et al., Appendix A.4.5.
+    """
+    _check_at_least_zero(weight=weight)
+    x, K = questions_and_keys(model, corpus)
+    r = _all_residuals(model, x, K, edit, descent)
+    K_0 = K[edit.preserved]
+    update = least_squares_update(K[edit.altered], r, weight * K_0.T @ K_0 / max(len(K_0), 1))
+    return _with_readout(model, model.mlp.B + update)
+
+
+def alpha_edit(
+    model: LanguageModel,
+    corpus: Corpus,
+    edit: Edit,
+    *,
+    descent: Descent = Descent(),
+    tolerance: float = 1e-2,
+    ridge: float = 1.0,
+) -> LanguageModel:
+    """One update for all altered facts, in directions that preserved keys hardly use.
+
+    Adapted as :func:`memit`; tolerance and ridge count in units of the mean eigenvalue of the
+    preserved keys' covariance, so that they do not depend on the scale of features.
+
+    Args:
+        model, corpus, edit, descent: as in :func:`rome`.
+        tolerance, ridge: of :func:`null_space_update`.
+
+    Raises:
+        ValueError: a setting is out of range, no fact is preserved, or the memory is not a gated
+            MLP.
+
+    Source: Fang et al., 2025, Section 3; Garcia et al., Appendix A.4.5.
+    """
+    x, K = questions_and_keys(model, corpus)
+    r = _all_residuals(model, x, K, edit, descent)
+    update = null_space_update(
+        K[edit.altered], r, K[edit.preserved], tolerance=tolerance, ridge=ridge
+    )
+    return _with_readout(model, model.mlp.B + update)
+
+
+# --- updates of a readout: keys and residuals in rows, the update (d, m) -------------------------
+
+
+def rank_one_update(
+    key: Float[Tensor, " m"], residual: Float[Tensor, " d"], precision: Float[Tensor, "m m"]
+) -> Float[Tensor, "d m"]:
+    """r (C^-1 k)^T / (k^T C^-1 k): adds r to the answer to k, and little to keys of covariance C.
+
+    Of all updates with Delta k = r it is the one with the least tr(Delta C Delta^T).
+
+    Args:
+        key: k, not zero, in the range of C.
+        residual: r.
+        precision: C^-1, or the pseudo-inverse of C.
+
+    Source: Meng et al., 2022, eq. 2.
+    """
+    direction = precision @ key
+    return torch.outer(residual, direction / (direction @ key))
+
+
+def least_squares_update(
+    keys: Float[Tensor, "k m"], residuals: Float[Tensor, "k d"], penalty: Float[Tensor, "m m"]
+) -> Float[Tensor, "d m"]:
+    """Minimiser of sum_i |Delta k_i - r_i|^2 + tr(Delta P Delta^T), the smallest where several are.
+
+    Delta = R^T K (K^T K + P)^-1. MEMIT has P = lambda C_0, with C_0 the mean of k k^T over
+    preserved keys.
+
+    Args:
+        keys: K.
+        residuals: R.
+        penalty: P, symmetric and positive semidefinite.
+
+    Source: Meng et al., 2023, eq. 14.
+    """
+    normal = torch.linalg.pinv(keys.T @ keys + penalty, hermitian=True)
+    return residuals.T @ keys @ normal
+
+
+def null_space_update(
+    keys: Float[Tensor, "k m"],
+    residuals: Float[Tensor, "k d"],
+    preserved: Float[Tensor, "p m"],
+    *,
+    tolerance: float,
+    ridge: float,
+) -> Float[Tensor, "d m"]:
+    """Minimiser of sum_i |Delta k_i - r_i|^2 + ridge s |Delta|^2 with Delta = Delta P.
+
+    P projects on the eigenvectors of the preserved keys' covariance whose eigenvalues are at most
+    ``tolerance`` s, s the mean eigenvalue. With few preserved keys and tolerance 0 the update
+    changes no answer to them; a memory that is full has no such direction to spare.
+
+    Args:
+        keys: of altered facts.
+        residuals: one for each.
+        preserved: keys of the preserved facts, at least one.
+        tolerance: at least 0; rounding counts as 0.
+        ridge: at least 0.
+
+    Raises:
+        ValueError: tolerance or ridge is out of range, or there are no preserved keys.
+
+    Source: Fang et al., 2025, eqs. 8 and 14.
+    """
+    _check_at_least_zero(tolerance=tolerance, ridge=ridge)
+    if not len(preserved):
+        raise ValueError("preserved must have at least one key; got none")
+    eigenvalues, U = torch.linalg.eigh(preserved.T @ preserved / len(preserved))
+    s = eigenvalues.mean()
+    U = U[:, eigenvalues <= max(tolerance, ROUNDING) * s]
+    penalty = ridge * s * torch.eye(U.shape[1]).to(U)
+    return least_squares_update(keys @ U, residuals, penalty) @ U.T
+
+
+def questions_and_keys(
+    model: LanguageModel, corpus: Corpus
+) -> tuple[Float[Tensor, "F d"], Float[Tensor, "F m"]]:
+    """What the three updates see of each fact, in the template of the edit.
+
+    Returns:
+        The stream before the author, and the memory's features there, float64.
+
+    Raises:
+        ValueError: the memory is not a gated MLP.
+    """
+    if not isinstance(model.mlp, GatedMLP):
+        raise ValueError(f"the memory must be a GatedMLP; got {type(model.mlp).__name__}")
+    numbers = torch.arange(len(corpus))
+    prompts = corpus.sentences(numbers, torch.full_like(numbers, TEMPLATE), corpus.answers)
+    with torch.no_grad():
+        x = model.questions(prompts.to(model.embeddings.device))
+        return x, model.mlp.features(unit_rows(x)).double()
+
+
+def residuals(
+    model: LanguageModel,
+    x: Float[Tensor, "b d"],
+    outputs: Float[Tensor, "b d"],
+    tokens: Int[Tensor, " b"],
+    descent: Descent,
+) -> Float[Tensor, "b d"]:
+    """What to add to the memory's outputs so that the model says the given authors, float64.
+
+    Each row minimises the cross entropy of its author, with :class:`Descent`, by itself.
+
+    Args:
+        model: everything but the memory is asked.
+        x: the stream where the memory is asked.
+        outputs: of the memory there.
+        tokens: numbers of the authors' tokens.
+
+    Source: Meng et al., 2022, eq. 4, without prefixes and divergence.
+    """
+    x, outputs = x.detach(), outputs.detach().to(x)
+    lengths = outputs.norm(dim=1, keepdim=True)
+    r = torch.zeros_like(outputs, requires_grad=True)
+    optimizer = torch.optim.Adam([r], lr=descent.rate)
+    for _ in range(descent.steps):
+        scores = model.scores(model.mix(x, outputs + r))
+        losses = nn.functional.cross_entropy(scores, tokens, reduction="none")
+        moving = (losses.detach() >= descent.enough)[:, None]
+        if not moving.any():
+            break
+        penalty = descent.decay * (r / lengths).square().sum()
+        (r.grad,) = torch.autograd.grad(losses.sum() + penalty, r)
+        with torch.no_grad():
+            before = r.clone()
+            optimizer.step()
+            shrink = (descent.clip * lengths / r.norm(dim=1, keepdim=True)).clamp(max=1)
+            r.copy_(torch.where(moving, r * shrink, before))
+    return r.detach().double()
+
+
+def _all_residuals(
+    model: LanguageModel, x: Tensor, K: Tensor, edit: Edit, descent: Descent
+) -> Float[Tensor, "k d"]:
+    outputs = K[edit.altered] @ model.mlp.B.T.double()
+    return residuals(model, x[edit.altered], outputs, edit.tokens, descent)
+
+
+def _with_readout(model: LanguageModel, B: Tensor) -> LanguageModel:
+    old = model.mlp
+    return model.with_mlp(GatedMLP(old.A, old.G, B.to(old.B), old.gate))
+
+
+def _check_at_least_zero(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 <= number < inf:
+            raise ValueError(f"{name} must be finite and >= 0; got {number}")
