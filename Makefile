@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test execute format run clean
+.PHONY: help book test execute format run sweep clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,7 +24,7 @@ book: $(READY)  ## render the book from the executed notebooks
 	@echo 'The book: file://$(CURDIR)/_build/html/index.html'
 
 # One thread per process: the same sums in the same order on every machine, two workers on two cores.
-test execute: export OMP_NUM_THREADS = 1
+test execute sweep: export OMP_NUM_THREADS = 1
 
 test: book  ## everything that must be true: style, units, notebooks, the built book
 	$(BIN)/ruff check .
@@ -33,7 +33,7 @@ test: book  ## everything that must be true: style, units, notebooks, the built 
 	$(BIN)/pytest -n 2 --dist loadfile --nbval -p no:cacheprovider notebooks
 
 execute: $(READY)  ## re-execute chapters in place; CHAPTER=07 for one
-	$(BIN)/python -m lib.execution execute $(CHAPTER)
+	$(BIN)/python -m lib.execution $(CHAPTER)
 
 format: $(READY)  ## format the code, chapters included
 	$(BIN)/ruff format --quiet lib tests benchmarks
@@ -43,7 +43,11 @@ format: $(READY)  ## format the code, chapters included
 
 run: $(READY)  ## execute a copy: CHAPTER=07 [PRESET=paper] [ARGS="-p seed 3"]
 	$(if $(CHAPTER),,$(error which chapter? make run CHAPTER=07))
-	$(BIN)/python -m lib.execution run $(CHAPTER) $(if $(PRESET),--preset $(PRESET)) $(ARGS)
+	@$(BIN)/python -m lib.runs run $(CHAPTER) $(if $(PRESET),--preset $(PRESET)) $(ARGS)
+
+sweep: $(READY)  ## copies along one parameter: CHAPTER=07 PARAM=d VALUES="32 48 64"
+	$(if $(and $(CHAPTER),$(PARAM),$(VALUES)),,$(error make sweep CHAPTER=07 PARAM=d VALUES="32 48 64"))
+	@$(BIN)/python -m lib.runs sweep $(CHAPTER) $(PARAM) $(VALUES) $(if $(PRESET),--preset $(PRESET)) $(ARGS)
 
 clean:  ## remove the built book and the runs
 	rm -rf _build _runs

@@ -1,13 +1,10 @@
-"""Execute chapters: the committed twins of the book, and a reader's own runs.
+"""Execute chapters, and write the committed twins of the book.
 
-python -m lib.execution execute [07 ...]
-python -m lib.execution run 07 [--preset paper] [-p NAME VALUE]...
+python -m lib.execution [07 ...]
 """
 
 import argparse
 import base64
-import json
-import keyword
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 import jupytext
 import nbformat
 import papermill
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
@@ -33,6 +31,9 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 #: Talk to kernels over local sockets, not TCP: no port is opened, and ipykernel does not warn.
 KERNEL_TRANSPORT = Config(KernelManager={"transport": "ipc"})
+
+#: How the cell begins that checks a chapter's parameters.
+VALIDATION = "from lib.chapter import"
 
 #: The figure of the cell with this tag is shown on the landing page, too.
 LANDING_TAG = "landing-figure"
@@ -72,7 +73,8 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
     """Run a chapter in a fresh kernel and return it with its outputs, normalised.
 
     Raises:
-        ChapterError: a cell failed; the message names it and says why.
+        ChapterError: a cell failed, or there is no kernel; the message says which and why. A
+            parameter that is not allowed is one line.
     """
     notebook = jupytext.read(source)
     notebook.metadata["kernelspec"] = KERNEL
@@ -92,7 +94,14 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
             raise ChapterError(
                 f"{source.stem}: the kernel died; was there enough memory?"
             ) from None
+        except NoSuchKernel as error:
+            raise ChapterError(
+                f"no kernel {error.name!r}; remove .venv, and the next make installs it"
+            ) from None
         except PapermillExecutionError as error:
+            if error.source.lstrip().startswith(VALIDATION):
+                problems = " ".join(error.evalue.split())
+                raise ChapterError(f"{source.stem}: {problems}") from None
             raise ChapterError(
                 f"{error.source}\n\n"
                 f"{source.stem}: cell {error.cell_index} failed: {error.ename}: {error.evalue}"
@@ -144,46 +153,17 @@ def tagged_figures(notebook: NotebookNode, tag: str) -> list[bytes]:
 def main(arguments: list[str] | None = None) -> None:
     """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m lib.execution", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    committed = commands.add_parser("execute", help="re-execute chapters at their defaults")
-    committed.add_argument("chapters", nargs="*", help="numbers; all if none is given")
-    run = commands.add_parser("run", help="execute a copy under _runs/")
-    run.add_argument("chapter", help="number")
-    run.add_argument("--preset", help="parameters from notebooks/presets/PRESET/")
-    run.add_argument(
-        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="parameters"
-    )
+    parser.add_argument("chapters", nargs="*", help="numbers; all if none is given")
     options = parser.parse_args(arguments)
     try:
-        if options.command == "execute":
-            for source in [find_chapter(c) for c in options.chapters] or chapters():
-                notebook = execute(source, {})
-                for image in tagged_figures(notebook, LANDING_TAG):
-                    LANDING_FIGURE.write_bytes(image)
-                write(notebook, target := source.with_suffix(".ipynb"))
-                print(f"wrote {target.relative_to(ROOT)}")
-        else:
-            source = find_chapter(options.chapter)
-            parameters = {} if options.preset is None else load_preset(options.preset, source)
-            for name, value in options.parameters:
-                if not name.isidentifier() or keyword.iskeyword(name):
-                    raise ChapterError(f"{name!r} cannot be the name of a parameter")
-                parameters[name] = _literal(value)
-            notebook = execute(source, parameters)
-            write(notebook, target := RUNS / (options.preset or "custom") / f"{source.stem}.ipynb")
+        for source in [find_chapter(c) for c in options.chapters] or chapters():
+            notebook = execute(source, {})
+            for image in tagged_figures(notebook, LANDING_TAG):
+                LANDING_FIGURE.write_bytes(image)
+            write(notebook, target := source.with_suffix(".ipynb"))
             print(f"wrote {target.relative_to(ROOT)}")
-            for record in recorded_claims(notebook):
-                print(f"{record['verdict']:30s} {record['id']}")
     except ChapterError as error:
         sys.exit(str(error))
-
-
-def _literal(value: str) -> Any:
-    """A value as JSON reads it (3, 0.5, true, [1, 2]), else the string itself."""
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 if __name__ == "__main__":
