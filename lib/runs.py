@@ -31,9 +31,7 @@ COSTS = execution.ROOT / "benchmarks" / "chapters.csv"
 LEGEND = 6
 
 
-def chosen(
-    number: str, preset: str | None, given: list[list[str]]
-) -> tuple[Path, dict[str, Any]]:
+def chosen(number: str, preset: str | None, given: list[list[str]]) -> tuple[Path, dict[str, Any]]:
     """The chapter, and its parameters: those of the preset, replaced by those given one by one.
 
     Raises:
