@@ -199,9 +199,14 @@ def test_text_and_captions_are_legible_in_both_themes(open_page, theme):
       const luminance = c => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
         .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-      const text = luminance(getComputedStyle(document.querySelector(selector)).color);
-      const page = luminance(getComputedStyle(document.body).backgroundColor);
+      const element = document.querySelector(selector);
+      let ground = element;
+      while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)")
+        ground = ground.parentElement;
+      const text = luminance(getComputedStyle(element).color);
+      const page = luminance(getComputedStyle(ground).backgroundColor);
       return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
     }"""
-    for selector in ("article p", "figcaption .caption-text", "article p a"):
+    claims = ("table.claims td", "table.claims code")
+    for selector in ("article p", "figcaption .caption-text", "article p a", *claims):
         assert page.evaluate(contrast, selector) >= 4.5, selector  # WCAG 2.1, level AA
