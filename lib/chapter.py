@@ -79,6 +79,17 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Folder:
+    """The name of a folder; whether it exists is for whoever reads it to find out."""
+
+    def allows(self, value: Any) -> bool:
+        return type(value) is str and value != ""
+
+    def __str__(self) -> str:
+        return "folder, relative to the repository"
+
+
+@dataclass(frozen=True)
 class Rule:
     """A condition on several parameters together, and what to say where it fails."""
 
@@ -86,7 +97,7 @@ class Rule:
     holds: Callable[[Mapping[str, Any]], bool]
 
 
-Parameter = Integer | Number | Increasing | Span
+Parameter = Integer | Number | Increasing | Span | Folder
 
 
 def validate(namespace: Mapping[str, Any], *rules: Rule, **parameters: Parameter) -> None:

@@ -35,9 +35,11 @@ KERNEL_TRANSPORT = Config(KernelManager={"transport": "ipc"})
 #: How the cell begins that checks a chapter's parameters.
 VALIDATION = "from lib.chapter import"
 
-#: The figure of the cell with this tag is shown on the landing page, too.
-LANDING_TAG = "landing-figure"
-LANDING_FIGURE = ROOT / "book" / "landing.png"
+#: What cells with these tags show is on the landing page, too: its type and the page's file.
+LANDING = {
+    "landing-figure": ("image/png", ROOT / "book" / "landing.png"),
+    "landing-counts": ("text/markdown", ROOT / "book" / "verdicts.txt"),
+}
 
 #: Cell metadata that papermill and the kernel write, different in every run.
 VOLATILE = ("papermill", "execution", "collapsed")
@@ -139,15 +141,16 @@ def recorded_claims(notebook: NotebookNode) -> list[dict]:
     ]
 
 
-def tagged_figures(notebook: NotebookNode, tag: str) -> list[bytes]:
-    """The PNG images that cells with a tag show."""
-    return [
-        base64.b64decode(output["data"]["image/png"])
+def landing_files(notebook: NotebookNode) -> dict[Path, bytes]:
+    """The files of the landing page that a notebook provides, and their contents."""
+    return {
+        path: base64.b64decode(content) if kind.startswith("image/") else content.encode()
+        for tag, (kind, path) in LANDING.items()
         for cell in notebook.cells
         if tag in cell.metadata.get("tags", [])
         for output in cell.outputs
-        if "image/png" in output.get("data", {})
-    ]
+        if (content := output.get("data", {}).get(kind))
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -158,8 +161,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         for source in [find_chapter(c) for c in options.chapters] or chapters():
             notebook = execute(source, {})
-            for image in tagged_figures(notebook, LANDING_TAG):
-                LANDING_FIGURE.write_bytes(image)
+            for path, content in landing_files(notebook).items():
+                path.write_bytes(content)
             write(notebook, target := source.with_suffix(".ipynb"))
             print(f"wrote {target.relative_to(ROOT)}")
     except ChapterError as error:

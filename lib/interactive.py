@@ -1,12 +1,13 @@
-"""Curves that a reader moves with a slider, in the built book and without a network."""
+"""Curves with a slider and tables with filters, in the built book and without a network."""
 
 import html
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 #: Size of the drawing and of its margins; small, so that letters are large on a phone.
@@ -40,6 +41,33 @@ PAGE = """<div class="slider-figure" id="{name}">
   }};
   control.addEventListener("input", draw);
   draw();
+}})();
+</script>
+</div>"""
+
+TABLE = """<div id="{name}">
+<p hidden>{selects}
+<output aria-live="polite"></output></p>
+<table class="claims"><thead><tr>{head}</tr></thead><tbody>
+{rows}
+</tbody></table>
+<script>
+(() => {{
+  const frame = document.getElementById("{name}");
+  const keys = {keys};
+  const selects = [...frame.querySelectorAll("select")];
+  const rows = [...frame.querySelectorAll("tbody tr")];
+  const filter = () => {{
+    const kept = rows.filter((row, i) => {{
+      const keep = selects.every((s, j) => s.value === "" || s.value === keys[i][j]);
+      row.style.display = keep ? "" : "none";
+      return keep;
+    }});
+    frame.querySelector("output").textContent = kept.length + " of " + rows.length + " entries";
+  }};
+  selects.forEach(select => select.addEventListener("change", filter));
+  frame.querySelector("p").hidden = false;
+  filter();
 }})();
 </script>
 </div>"""
@@ -116,6 +144,43 @@ def slider(
             HEIGHT=HEIGHT,
             STYLE=STYLE,
         )
+    )
+
+
+def filterable(cells: pd.DataFrame, by: pd.DataFrame) -> Page:
+    """A table of which a reader sees the rows he chooses; all of them where no script runs.
+
+    Args:
+        cells: the table, its cells in HTML.
+        by: what to choose by, in plain text: one column for each choice, one row for each row.
+
+    Raises:
+        ValueError: the numbers of rows differ.
+    """
+    if len(by) != len(cells):
+        raise ValueError(f"by must have {len(cells)} rows; got {len(by)}")
+    rows = "\n".join(
+        "<tr>"
+        + "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in row.items())
+        + "</tr>"
+        for row in cells.to_dict("records")
+    )
+    return Page(
+        TABLE.format(
+            name=f"table-{zlib.crc32(rows.encode()):08x}",
+            selects="\n".join(_select(name, by[name].unique()) for name in by),
+            head="".join(f"<th>{name}</th>" for name in cells),
+            rows=rows,
+            keys=json.dumps(by.to_numpy().tolist(), ensure_ascii=False).replace("</", "<\\/"),
+        )
+    )
+
+
+def _select(name: str, values: Iterable[str]) -> str:
+    options = "".join(f"<option>{html.escape(value)}</option>" for value in values)
+    return (
+        f"<label>{html.escape(name)} "
+        f'<select><option value="">all</option>{options}</select></label>'
     )
 
 

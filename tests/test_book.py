@@ -159,6 +159,38 @@ def test_the_slider_moves_the_curves(open_page):
     assert says.inner_text() != before[1]
 
 
+def test_the_ledger_shows_the_rows_that_a_reader_chooses(open_page):
+    page = open_page("notebooks/17_ledger.html")
+    choose = page.locator("select")
+    rows = page.locator("table.claims").first.locator("tbody tr")
+    assert rows.locator("visible=true").count() == rows.count()
+    choose.nth(0).select_option("Barnfield et al.")
+    choose.nth(1).select_option("holds in part")
+    shown = rows.locator("visible=true").all_inner_texts()
+    assert 0 < len(shown) < rows.count()
+    assert all("holds in part" in text and "Barnfield et al." in text for text in shown)
+    assert page.locator("output").inner_text() == f"{len(shown)} of {rows.count()} entries"
+
+
+def test_the_ledger_is_a_plain_table_without_scripts(browser, site):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/notebooks/17_ledger.html")
+    rows = page.locator("table.claims").first.locator("tbody tr")
+    assert rows.count() > 100
+    assert rows.last.is_visible()
+    assert not page.locator("select").first.is_visible()
+    context.close()
+
+
+def test_links_of_the_ledger_lead_to_claims_of_chapters():
+    pages = (HTML / "notebooks" / "17_ledger.html").read_text(encoding="utf-8")
+    links = set(re.findall(r'<a href="(\d\d_\w+\.html)#claims">', pages))
+    assert links
+    for link in links:
+        assert 'id="claims"' in (HTML / "notebooks" / link).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_captions_are_legible_in_both_themes(open_page, theme):
     page = open_page("notebooks/05_facts_and_margins.html")
@@ -167,9 +199,14 @@ def test_text_and_captions_are_legible_in_both_themes(open_page, theme):
       const luminance = c => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
         .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-      const text = luminance(getComputedStyle(document.querySelector(selector)).color);
-      const page = luminance(getComputedStyle(document.body).backgroundColor);
+      const element = document.querySelector(selector);
+      let ground = element;
+      while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)")
+        ground = ground.parentElement;
+      const text = luminance(getComputedStyle(element).color);
+      const page = luminance(getComputedStyle(ground).backgroundColor);
       return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
     }"""
-    for selector in ("article p", "figcaption .caption-text", "article p a"):
+    claims = ("table.claims td", "table.claims code")
+    for selector in ("article p", "figcaption .caption-text", "article p a", *claims):
         assert page.evaluate(contrast, selector) >= 4.5, selector  # WCAG 2.1, level AA

@@ -1,14 +1,15 @@
 import pytest
 
-from lib.chapter import Increasing, Integer, Number, Rule, Span, environment, validate
+from lib.chapter import Folder, Increasing, Integer, Number, Rule, Span, environment, validate
 
 PARAMETERS = {
     "d": Integer(1, 512),
     "ridge": Number(0, 1),
     "widths": Increasing(Integer(1, 100), 2),
     "span": Span(Integer(1, 100)),
+    "runs": Folder(),
 }
-GOOD = {"d": 64, "ridge": 1e-6, "widths": [8, 16, 32], "span": [2, 50]}
+GOOD = {"d": 64, "ridge": 1e-6, "widths": [8, 16, 32], "span": [2, 50], "runs": "_runs/paper"}
 
 
 def test_good_parameters_pass_in_silence():
@@ -41,6 +42,8 @@ def test_good_parameters_pass_in_silence():
         ({"span": [1, 2, 3]}, r"span = \[1, 2, 3\] \(list\); allowed: \[smallest, largest\], each"),
         ({"span": [50]}, r"span = \[50\]"),
         ({"span": [0, 50]}, r"span = \[0, 50\]"),
+        ({"runs": ""}, r"runs = '' \(str\); allowed: folder, relative to the repository"),
+        ({"runs": 3}, r"runs = 3 \(int\)"),
     ],
 )
 def test_a_bad_parameter_is_named_with_its_value_and_what_is_allowed(change, problem):
@@ -52,8 +55,8 @@ def test_every_problem_is_in_one_message():
     with pytest.raises(ValueError) as caught:
         validate({"d": 0, "ridge": 2, "widths": [8, 16]}, **PARAMETERS)
     lines = str(caught.value).splitlines()
-    assert len(lines) == 4
-    assert "span is missing" in lines[-1]
+    assert len(lines) == 5
+    assert "span is missing" in lines[-2]
 
 
 def test_unknown_names_are_found_in_the_injected_cell_only():

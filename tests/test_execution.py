@@ -1,3 +1,4 @@
+import base64
 import shutil
 import subprocess
 import sys
@@ -109,6 +110,24 @@ def test_recorded_claims_are_read_from_outputs():
     output = nbformat.v4.new_output("display_data", {MIME: [{"id": "a/b"}]})
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(outputs=[output])])
     assert execution.recorded_claims(notebook) == [{"id": "a/b"}]
+
+
+def test_the_landing_page_gets_pictures_and_text_of_tagged_cells():
+    def cell(tag, **data):
+        output = nbformat.v4.new_output("display_data", data)
+        return nbformat.v4.new_code_cell(outputs=[output], metadata={"tags": [tag]})
+
+    picture = {"image/png": base64.b64encode(b"picture").decode(), "text/plain": "<Figure>"}
+    cells = [
+        cell("landing-figure", **picture),
+        cell("landing-counts", **{"text/markdown": "three ≥ two"}),
+        cell("hide-input", **picture),
+    ]
+    files = execution.landing_files(nbformat.v4.new_notebook(cells=cells))
+    assert {path.name: content for path, content in files.items()} == {
+        "landing.png": b"picture",
+        "verdicts.txt": "three ≥ two".encode(),
+    }
 
 
 # --- plain papermill, from any directory -------------------------------------------------------

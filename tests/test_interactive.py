@@ -2,9 +2,10 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from lib.interactive import slider
+from lib.interactive import filterable, slider
 
 X = np.array([0.0, 0.5, 1.0])
 CURVES = {"up & down": [X, 1 - X], "flat": [0.5 * np.ones(3), np.ones(3)]}
@@ -55,3 +56,33 @@ def test_the_page_needs_no_network_and_is_the_same_every_time():
 def test_arguments_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)
+
+
+# --- tables with filters -----------------------------------------------------------------------
+
+CELLS = pd.DataFrame({"claim": ["<b>one</b>", "two", "three"], "value": ["1", "", "3"]})
+BY = pd.DataFrame({"source": ["A & B", "C", "A & B"], "verdict": ["yes", "yes", "</script>"]})
+
+
+def test_every_row_is_there_without_a_script_and_the_filters_are_not():
+    page = filterable(CELLS, BY)._repr_html_()
+    assert page.count('<td data-label="claim">') == 3
+    assert "<b>one</b>" in page
+    assert "<p hidden>" in page
+
+
+def test_filters_offer_each_value_once_and_know_those_of_every_row():
+    page = filterable(CELLS, BY)._repr_html_()
+    assert re.findall("<option>(.*?)</option>", page) == [
+        "A &amp; B",
+        "C",
+        "yes",
+        "&lt;/script&gt;",
+    ]
+    assert json.loads(re.search(r"const keys = (.*);", page).group(1)) == BY.to_numpy().tolist()
+    assert page.count("</script>") == 1
+
+
+def test_a_filter_needs_a_value_for_every_row():
+    with pytest.raises(ValueError, match="by must have 3 rows; got 2"):
+        filterable(CELLS, BY[:2])

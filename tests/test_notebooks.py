@@ -143,10 +143,11 @@ def test_claims_close_the_chapter_and_their_ids_are_unique_in_the_book(source):
     assert len(ids) == len(set(ids))
 
 
-def test_the_landing_page_shows_an_executed_figure(source):
-    del source  # one figure for the whole book
-    images = [i for s in CHAPTERS for i in execution.tagged_figures(twin(s), execution.LANDING_TAG)]
-    assert images == [execution.LANDING_FIGURE.read_bytes()]
+def test_the_landing_page_shows_what_was_executed(source):
+    files = execution.landing_files(twin(source))
+    assert {path: path.read_bytes() for path in files} == files
+    provided = [path for s in CHAPTERS for path in execution.landing_files(twin(s))]
+    assert sorted(provided) == sorted(path for _, path in execution.LANDING.values())
 
 
 def test_the_skeleton_is_complete(source):
