@@ -19,12 +19,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,test,dask]'
 	touch $@
 
-book: $(READY)  ## render the book from the executed notebooks
+book: $(READY)  ## render the book from the executed notebooks; FRESH=1 executes them first
+	$(if $(FRESH),$(BIN)/python -m lib.execution --jobs 2)
 	$(BIN)/jupyter-book build . -W -n --keep-going
 	@echo 'The book: file://$(CURDIR)/_build/html/index.html'
 
 # One thread per process: the same sums in the same order on every machine, two workers on two cores.
-test execute sweep: export OMP_NUM_THREADS = 1
+book test execute sweep: export OMP_NUM_THREADS = 1
 
 test: book  ## everything that must be true: style, units, notebooks, the built book
 	$(BIN)/ruff check .

@@ -1,18 +1,20 @@
 """Execute chapters, and write the committed twins of the book.
 
-python -m lib.execution [07 ...]
+python -m lib.execution [07 ...] [--jobs 2]
 """
 
 import argparse
 import base64
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbformat
 import papermill
+from joblib import Parallel, delayed
 from jupyter_client.kernelspec import NoSuchKernel
 from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
@@ -34,6 +36,9 @@ KERNEL_TRANSPORT = Config(KernelManager={"transport": "ipc"})
 
 #: How the cell begins that checks a chapter's parameters.
 VALIDATION = "from lib.chapter import"
+
+#: The chapter that reads all others.
+LEDGER = "17_ledger"
 
 #: What cells with these tags show is on the landing page, too: its type and the page's file.
 LANDING = {
@@ -153,20 +158,42 @@ def landing_files(notebook: NotebookNode) -> dict[Path, bytes]:
     }
 
 
+def execute_in_place(sources: list[Path], *, jobs: int = 1) -> Iterator[Path]:
+    """Execute chapters with their defaults and write their twins, as they finish.
+
+    The ledger comes last, since it reads the others.
+
+    Raises:
+        ChapterError: as :func:`execute`; twins that are written stay.
+    """
+    first = [source for source in sources if source.stem != LEDGER]
+    run = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    for groups in (first, [source for source in sources if source.stem == LEDGER]):
+        for source, notebook in run(delayed(_with_source)(source) for source in groups):
+            for path, content in landing_files(notebook).items():
+                path.write_bytes(content)
+            write(notebook, target := source.with_suffix(".ipynb"))
+            yield target
+
+
+def _with_source(source: Path) -> tuple[Path, NotebookNode]:
+    return source, execute(source, {})
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m lib.execution", description=__doc__)
     parser.add_argument("chapters", nargs="*", help="numbers; all if none is given")
+    parser.add_argument("--jobs", type=int, default=1, help="chapters at a time")
     options = parser.parse_args(arguments)
     try:
-        for source in [find_chapter(c) for c in options.chapters] or chapters():
-            notebook = execute(source, {})
-            for path, content in landing_files(notebook).items():
-                path.write_bytes(content)
-            write(notebook, target := source.with_suffix(".ipynb"))
-            print(f"wrote {target.relative_to(ROOT)}")
+        sources = [find_chapter(c) for c in options.chapters] or chapters()
+        for target in execute_in_place(sources, jobs=options.jobs):
+            print(f"wrote {target.relative_to(ROOT)}", flush=True)
     except ChapterError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what was under way is not written")
 
 
 if __name__ == "__main__":
