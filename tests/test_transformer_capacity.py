@@ -120,13 +120,13 @@ def test_a_block_needs_at_least_the_width_with_which_the_share_is_stored(monkeyp
     def found(task, construct, **arguments):
         mlp = construct(task.facts, (0,))
         tried.append(mlp.A.shape[0])
-        answered = 1.0 if len(mlp.A) >= 37 else 0.98
+        answered = 1.0 if len(mlp.A) >= 38 else 0.98
         return SimpleNamespace(adaptive=answered)
 
     monkeypatch.setattr(capacity, "insert", found)
     result = block_capacity("whitened", "adaptive", 16, 20, 0, 256)
-    assert result == {"width": 37, "parameters": 3 * 16 * 37}
-    assert min(tried) < 37 < max(tried)
+    assert result == {"width": 38, "parameters": 3 * 16 * 38}
+    assert min(tried) < 38 < max(tried)
     assert math.isnan(block_capacity("whitened", "adaptive", 16, 20, 0, 32)["width"])
     alone = block_capacity("whitened", "alone", 16, 20, 0, 256)["width"]
     assert 1 <= alone <= 256
