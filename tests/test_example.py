@@ -1,6 +1,7 @@
-"""README's worked example: a chapter, added as it says there, and held to the contract."""
+"""README: its worked example, a chapter that is held to the contract, and what it says of the book."""
 
 import inspect
+import re
 import shutil
 from pathlib import Path
 
@@ -50,3 +51,15 @@ def test_the_example_keeps_the_contract(project, test, monkeypatch, tmp_path):
     monkeypatch.setattr(execution, "NOTEBOOKS", project / "notebooks")
     source = project / "notebooks" / "98_example.md"
     test(source, **{name: fixtures[name] for name in fixtures if name in wanted})
+
+
+def test_readme_has_the_chapters_and_the_counts_of_the_book():
+    index = Path(execution.ROOT, "book", "index.md").read_text(encoding="utf-8")
+    chapters = re.findall(
+        r"\{doc\}`(\d+)\. (.*) <\.\./notebooks/(\w+)>`\n: (.*)", index.split("## Run it")[0]
+    )
+    assert [name for _, _, name, _ in chapters] == [path.stem for path in execution.chapters()]
+    for number, title, name, line in chapters:
+        assert f"| {number} | [{title}](notebooks/{name}.ipynb) | {line} |" in COMMANDS
+    counts = Path(execution.ROOT, "book", "verdicts.txt").read_text(encoding="utf-8")
+    assert counts.strip() in COMMANDS
