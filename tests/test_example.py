@@ -1,4 +1,4 @@
-"""README: its worked example, a chapter that is held to the contract, and what it says of the book."""
+"""README: its worked example, held to the contract of a chapter, and what it says of the book."""
 
 import inspect
 import re
