@@ -4,9 +4,10 @@
 
 d = 128; 1024 invented facts, edited in shares of 2, 5 and 10 %, in memories trained by gradient
 descent (width 64; with one seed also 20 %) and constructed from the data (width 128); three other
-widths at 10 %; the whole set exchanged; and ways to make the router leak less. Settings of ROME, MEMIT and
-AlphaEdit are tuned for each row, on as many other facts of the same model as are edited, except
-those printed in the source. With ``--large`` also 4096 facts in width 256, edited at 10 %, once.
+widths at 10 %; the whole set exchanged; and ways to make the router leak less. Settings of ROME,
+MEMIT and AlphaEdit are tuned for each row, on as many other facts of the same model as are edited,
+except those printed in the source. With ``--large`` also 4096 facts in width 256, edited at 10 %,
+once.
 A quarter of an hour of one core for each seed. Points that the file has are not computed again,
 and models are kept in _runs/.
 """
