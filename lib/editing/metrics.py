@@ -24,7 +24,7 @@ class Scores:
             the edit was made.
         paraphrase: the same, in the templates held out.
         specificity: share of preserved facts answered with their author, in the template of the
-            edit.
+            edit; 1 where none is preserved, and then efficacy says more than the score.
         perplexity_ratio: perplexity after the edit over that before, on all tokens but authors.
 
     Source: Garcia et al., Appendix A.4.5.
