@@ -68,6 +68,13 @@ def test_a_title_that_is_a_word_or_a_number_stays_one_token():
         corpus.encode("The author of 1984 is [C]")
 
 
+@pytest.mark.parametrize("text", ["[A", "A]", "[A]]", "[[A]]", "]A["])
+def test_brackets_stand_in_pairs(text):
+    corpus = Corpus(("It", "X"), ("A", "B"), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="brackets must stand in pairs around names"):
+        corpus.encode(text)
+
+
 def test_names_are_distinct_plausible_and_the_same_every_time():
     titles = invented_titles(16384, generator=generator(1))
     authors = invented_authors(16384, generator=generator(2))
@@ -99,6 +106,12 @@ def test_a_corpus_is_checked_when_it_is_made():
             Corpus(("X", "Y"), ("A", "B"), torch.tensor(answers))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_answers_are_whole_numbers(dtype, unchecked_shapes):
+    with pytest.raises(ValueError, match=f"answers must be int64; got {dtype}"):
+        Corpus(("X", "Y"), ("A", "B"), torch.tensor([0, 1], dtype=dtype))
+
+
 @pytest.mark.parametrize(
     ("templates", "held_out", "message"),
     [
@@ -107,6 +120,8 @@ def test_a_corpus_is_checked_when_it_is_made():
         (("{title} {title} {author}",), (), r"has one {title}"),
         (("{title} by {author}",), ("{title} by {author}",), "all of them distinct"),
         ((), (), "at least one"),
+        (("[A] {title} by {author}",), (), r"no brackets; got '\[A\] "),
+        (("{title}  by {author}",), (), "single spaces"),
         (("{title} by {author}",), ("{title} from {author}",), r"words of templates only.*from"),
     ],
 )
@@ -133,16 +148,26 @@ def test_a_readers_facts_are_read(tmp_path):
         ("It,King\n It ,Orwell\n", r"line 3: 'It' has two authors, 'King' and 'Orwell'"),
         ("It,\n", r"line 2: a title and an author are needed; got \['It', ''\]"),
         ("It,King,1986\n", r"line 2: a title and an author are needed"),
-        ("It,King\nOrwell,King\nX,Orwell\n", r"distinct, titles and authors together; 'Orwell'"),
-        ("It,King\nSh[e],Haggard\n", r"no brackets; got 'Sh\[e\]'"),
+        ("It,King\nOrwell,King\nX,Orwell\n", r"line 4: .* together; 'Orwell'"),
+        ("It,King\nX,It\n", r"line 3: names must be distinct, .*; 'It' is not"),
+        ("It,It\n", r"line 2: names must be distinct"),
+        ("It,King\nSh[e],Haggard\n", r"line 3: .*no brackets; got 'Sh\[e\]'"),
         ("It,King\n", r"at least 2 authors"),
-        ("", r"header line and at least one row"),
+        ("", r"header title,author and at least one row"),
     ],
 )
 def test_what_is_wrong_with_a_readers_file_is_said(tmp_path, rows, message):
     path = tmp_path / "books.csv"
     path.write_text("title,author\n" + rows)
     with pytest.raises(ValueError, match=message):
+        read_corpus(path)
+
+
+@pytest.mark.parametrize("text", ["", "It,King\nX,Orwell\n"])
+def test_a_file_without_a_header_loses_no_fact_but_is_refused(tmp_path, text):
+    path = tmp_path / "books.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="must have the header title,author"):
         read_corpus(path)
 
 

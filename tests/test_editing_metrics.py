@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.editing import metrics
-from lib.editing.language import invented_corpus
+from lib.editing.language import Corpus, invented_corpus
 from lib.editing.methods import Edit, permuted
 from lib.editing.model import LanguageModel, corpus_facts, draw_embeddings
 from lib.mlp import random_mlp
@@ -44,6 +44,7 @@ def test_a_perplexity_ratio_is_that_of_perplexities():
     expected = math.exp(2.0) / math.exp(1.5)
     assert metrics.perplexity_ratio(before, after) == pytest.approx(expected, rel=1e-12)
     assert metrics.perplexity_ratio(before[:0], after[:0]) == 1
+    assert metrics.perplexity_ratio(before, after + 1000) == math.inf
 
 
 def scripted(monkeypatch, answers, wrong):
@@ -96,18 +97,27 @@ def test_language_losses_leave_authors_out():
     )
 
 
-def test_tuning_picks_the_first_of_the_best_and_uses_the_given_edit_only():
+def test_tuning_picks_the_first_of_the_best_and_uses_the_given_edit_only(monkeypatch):
     edit = Edit(FACTS, torch.arange(0))
-    tried = []
+    shares = {"a": 0.2, "b": 0.8, "c": 0.8, "d": 0.5}
 
-    def method(model, corpus, asked, *, quality):
-        assert asked is edit
-        tried.append(quality)
-        return model if quality else model.with_mlp(lambda q: torch.zeros_like(q))
+    def accuracies(model, corpus, asked):
+        assert corpus is CORPUS and asked is edit
+        return shares[model], 1.0, 1.0
 
-    grid = [{"quality": 0}, {"quality": 1}, {"quality": 2}]
-    settings, score = metrics.tune(method, grid, MODEL, CORPUS, edit)
-    assert tried == [0, 1, 2] and score == metrics.harmonic_mean(
-        *metrics.accuracies(MODEL, CORPUS, edit)
-    )
-    assert settings["quality"] in (0, 1)
+    def method(model, corpus, asked, *, letter):
+        assert model is MODEL and corpus is CORPUS and asked is edit
+        return letter
+
+    monkeypatch.setattr(metrics, "accuracies", accuracies)
+    grid = [{"letter": letter} for letter in shares]
+    settings, score = metrics.tune(method, iter(grid), MODEL, CORPUS, edit)
+    assert settings is grid[1] and score == metrics.harmonic_mean(0.8, 1.0, 1.0)
+    with pytest.raises(ValueError, match="grid must have at least one setting"):
+        metrics.tune(method, [], MODEL, CORPUS, edit)
+
+
+def test_a_paraphrase_needs_a_template_that_is_held_out():
+    corpus = Corpus(CORPUS.titles, CORPUS.authors, CORPUS.answers, held_out=())
+    with pytest.raises(ValueError, match="held_out must have at least one template"):
+        metrics.accuracies(MODEL, corpus, Edit(FACTS, torch.arange(2)))

@@ -89,7 +89,9 @@ def test_swapping_the_memory_leaves_every_other_number_as_it_is():
     model, other = fresh_model(), random_mlp(D, 30, D, "identity", generator=generator(4))
     before = {name: p.clone() for name, p in model.state_dict().items()}
     swapped = model.with_mlp(other)
-    assert swapped.mlp is other and model.mlp is MLP and swapped.embeddings is model.embeddings
+    assert swapped.embeddings is model.embeddings
+    for p, q in zip(swapped.mlp.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
     rest = {name for name in before if not name.startswith("mlp")}
     assert {name for name in swapped.state_dict() if not name.startswith("mlp")} == rest
     for name in rest:
@@ -97,6 +99,37 @@ def test_swapping_the_memory_leaves_every_other_number_as_it_is():
     with torch.no_grad():
         swapped.norm.weight.zero_()
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+def test_a_model_keeps_a_frozen_copy_of_its_memory():
+    other = random_mlp(D, 30, D, "identity", generator=generator(4)).requires_grad_(True)
+    kept = [p.detach().clone() for p in other.parameters()]
+    model = LanguageModel(EMBEDDINGS, other, generator=generator(3))
+    models = model, model.with_sharpness(2.0), model.with_mlp(model.mlp), model.with_mlp(other)
+    for mlp in (other, *(m.mlp for m in models)):
+        assert all(p.requires_grad == (mlp is other) for p in mlp.parameters())
+        with torch.no_grad():
+            for p, q in zip(mlp.parameters(), kept, strict=True):
+                assert torch.equal(p, q)  # though those before it were changed
+                p.zero_()
+
+
+@pytest.mark.parametrize(
+    ("mlp", "message"),
+    [
+        (random_mlp(D + 2, 20, D, "identity", generator=generator(2)), "cannot be multiplied"),
+        (random_mlp(D, 20, D + 1, "identity", generator=generator(2)), r"an answer of shape"),
+        (random_mlp(D, 20, D, "identity", generator=generator(2)).float(), "dtype|type"),
+        (lambda q: q.float(), "torch.float32"),
+    ],
+)
+def test_a_memory_of_another_size_or_type_is_refused(mlp, message):
+    for put_in in (
+        fresh_model().with_mlp,
+        lambda mlp: LanguageModel(EMBEDDINGS, mlp, generator=generator(3)),
+    ):
+        with pytest.raises(ValueError, match=rf"mlp must map \(b, 16\) to \(b, 16\).*({message})"):
+            put_in(mlp)
 
 
 def test_only_embeddings_and_memory_are_frozen():

@@ -6,6 +6,7 @@ authors, then words.
 """
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,9 @@ from torch import Tensor
 from lib.editing.names import invented_authors, invented_titles
 
 TITLE, AUTHOR = "{title}", "{author}"
+
+#: A name as it is written: a pattern.
+NAME = r"\[[^\[\]]*\]"
 
 #: The rephrasings of a fact that a model is trained on. One head of attention sees pairs of tokens
 #: and their distance: it cannot tell "The author of X is" from "X is", so that a word which ends
@@ -56,9 +60,10 @@ class Corpus:
 
     Attributes:
         titles, authors: distinct names, also from each other.
-        answers: the author of each title, as a row of ``authors``.
-        templates, held_out: sentences with one ``{title}``, that end in ``{author}``; those held
-            out are distinct from the others and use no new words.
+        answers: the author of each title, as a row of ``authors``, int64.
+        templates, held_out: sentences with one ``{title}``, that end in ``{author}``, of words
+            without brackets with one space between them; those held out are distinct from the
+            others and use no new words.
 
     Raises:
         ValueError: names or templates are not as above.
@@ -81,12 +86,19 @@ class Corpus:
                 f"answers must give one of at least 2 authors for each of {F} titles; got "
                 f"{N} authors and answers of shape {tuple(self.answers.shape)}"
             )
+        if self.answers.dtype != torch.int64:
+            raise ValueError(f"answers must be int64; got {self.answers.dtype}")
         sentences = [*self.templates, *self.held_out]
         for sentence in sentences:
             parts = sentence.split(" ")
             if parts.count(TITLE) != 1 or parts[-1] != AUTHOR or AUTHOR in parts[:-1]:
                 raise ValueError(
                     f"a template has one {TITLE} and ends in {AUTHOR}; got {sentence!r}"
+                )
+            if parts != sentence.split() or set("[]") & set(sentence):
+                raise ValueError(
+                    "a template has single spaces between its words and no brackets; got "
+                    f"{sentence!r}"
                 )
         if not self.templates or len(set(sentences)) < len(sentences):
             raise ValueError("templates must be at least one, and all of them distinct")
@@ -117,7 +129,7 @@ class Corpus:
         """Tokens of a sentence such as ``The author of [1984] is [George Orwell]``.
 
         Raises:
-            ValueError: a word or name is unknown.
+            ValueError: a word or name is unknown, or a bracket has no partner.
         """
         tokens = _split(text)
         if unknown := [token for token in tokens if token not in self._number]:
@@ -200,13 +212,14 @@ def invented_corpus(n: int, *, generator: torch.Generator) -> Corpus:
 
 
 def read_corpus(path: str | Path) -> Corpus:
-    """A reader's own facts, from a CSV file: a header line, then rows ``title,author``.
+    """A reader's own facts, from a CSV file: the header ``title,author``, then rows like it.
 
     An author may have several books. Spaces around names and repeated within them do not count.
 
     Raises:
-        ValueError: the file is not like that; a name is empty, has brackets, or is both a title
-            and an author; a title is repeated, with the same author or another; with the line.
+        ValueError: the file is not like that, or has one author only; a name is empty, has
+            brackets, or is both a title and an author, or a title is repeated, with the same
+            author or another: these with the line.
         OSError: the file cannot be read.
     """
     authors: dict[str, int] = {}
@@ -215,6 +228,11 @@ def read_corpus(path: str | Path) -> Corpus:
         if len(row) != 2 or not all(row):
             raise ValueError(f"{path}, line {line}: a title and an author are needed; got {row}")
         title, author = row
+        try:
+            both = {title} & authors.keys() | {author} & answers.keys()
+            _check_names([*row, *both])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
         if title in answers:
             said = list(authors)[answers[title]]
             what = "is repeated" if said == author else f"has two authors, {said!r} and {author!r}"
@@ -231,23 +249,22 @@ def _rows(path: str | Path) -> list[tuple[int, list[str]]]:
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            next(reader, None)
+            header = [cell.strip().lower() for cell in next(reader, [])]
             rows = [
                 (reader.line_num, [" ".join(cell.split()) for cell in row]) for row in reader if row
             ]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: the file must be CSV in UTF-8; {error}") from None
-    if not rows:
-        raise ValueError(f"{path}: the file must have a header line and at least one row")
+    if header != ["title", "author"] or not rows:
+        raise ValueError(f"{path}: the file must have the header title,author and at least one row")
     return rows
 
 
 def _split(text: str) -> list[str]:
     """Words and bracketed names of a text."""
-    tokens: list[str] = []
-    for i, part in enumerate(text.replace("]", "[").split("[")):
-        tokens += [f"[{part}]"] if i % 2 else part.split()
-    return tokens
+    if set("[]") & set(re.sub(NAME, "", text)):
+        raise ValueError(f"brackets must stand in pairs around names; got {text!r}")
+    return re.findall(rf"{NAME}|[^\s\[\]]+", text)
 
 
 def _check_names(names: Sequence[str]) -> None:

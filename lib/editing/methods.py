@@ -21,15 +21,13 @@ from tqdm import tqdm
 
 from lib.editing.language import Corpus
 from lib.editing.model import LanguageModel
+from lib.editing.updates import least_squares_update, null_space_update, rank_one_update
 from lib.facts import FactSet
 from lib.mlp import GatedMLP
 from lib.numerics import unit_rows
 
 #: Number of the template in which edits are made.
 TEMPLATE = 0
-
-#: Eigenvalues below this share of their mean count as zero.
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +36,10 @@ class Edit:
 
     Attributes:
         facts: all facts as they should be afterwards, in the order of the corpus.
-        altered: numbers of those that change, distinct.
+        altered: numbers of those that change, distinct, int64.
 
     Raises:
-        ValueError: a number is out of range or repeated.
+        ValueError: altered is not a list of whole numbers, or one is out of range or repeated.
     """
 
     facts: FactSet
@@ -49,6 +47,9 @@ class Edit:
 
     def __post_init__(self) -> None:
         F, altered = len(self.facts), self.altered
+        if altered.ndim != 1 or altered.dtype != torch.int64:
+            got = f"{altered.dtype} of shape {tuple(altered.shape)}"
+            raise ValueError(f"altered must be a vector of int64; got {got}")
         if len(altered.unique()) < len(altered) or ((altered < 0) | (altered >= F)).any():
             raise ValueError(f"altered must be distinct numbers in 0..{F - 1}")
 
@@ -64,9 +65,22 @@ class Edit:
         """The new authors, numbered as tokens."""
         return len(self.facts) + self.facts.targets[self.altered]
 
+    def check_size(self, corpus: Corpus) -> None:
+        """Raise ValueError unless there are as many facts, and values, as titles and authors."""
+        sizes = len(self.facts), len(self.facts.values)
+        expected = len(corpus), len(corpus.authors)
+        if sizes != expected:
+            raise ValueError(
+                f"the edit must have the corpus's {expected[0]} facts and {expected[1]} values; "
+                f"got {sizes[0]} and {sizes[1]}"
+            )
+
 
 def permuted(facts: FactSet, altered: Int[Tensor, " k"], *, generator: torch.Generator) -> Edit:
-    """Hand the answers of some facts on among them, along one random cycle: every one changes.
+    """Hand the answers of some facts on among them, along one random cycle.
+
+    Every answer changes if all are different; where authors have several books, a fact may be
+    handed the author that it has.
 
     Args:
         facts: as they are.
@@ -91,10 +105,16 @@ class Descent:
 
     Attributes:
         steps: most of them, at least 1.
-        rate: learning rate.
-        decay: factor on |r|^2 / |output|^2 in the loss.
-        clip: largest |r| / |output|.
-        enough: a residual rests when the cross entropy of its author is below this.
+        rate: learning rate, positive.
+        decay: factor on |r|^2 / |output|^2 in the loss, at least 0.
+        clip: largest |r| / |output|, positive or infinite.
+        enough: a residual rests when the cross entropy of its author is below this, at least 0.
+
+    Raises:
+        ValueError: a setting is not as above, or another than clip is not finite.
+
+    The decay of ROME's released code is on |r| / |output|^2, and that code rests when the whole
+    loss, decay included, is small.
     """
 
     steps: int = 100
@@ -104,10 +124,12 @@ class Descent:
     enough: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not self.rate > 0 or self.decay < 0 or not self.clip > 0:
+        whole = isinstance(self.steps, int) and self.steps >= 1
+        at_least_zero = all(0 <= x < inf for x in (self.decay, self.enough))
+        if not (whole and at_least_zero and 0 < self.rate < inf and self.clip > 0):
             raise ValueError(
-                "steps must be at least 1, rate and clip positive and decay at least 0; got "
-                f"{self.steps}, {self.rate}, {self.clip}, {self.decay}"
+                "steps must be an integer of at least 1, rate positive, decay and enough at least "
+                f"0, these three finite, and clip positive; got {self}"
             )
 
 
@@ -161,10 +183,12 @@ def rome(
         descent: of the residuals.
 
     Raises:
-        ValueError: the memory is not a gated MLP.
+        ValueError: the edit has another size than the corpus, the memory is not a gated MLP, or a
+            key in it is zero.
 
     Source: Meng et al., 2022, Section 3.1; Garcia et al., Appendix A.4.5.
     """
+    edit.check_size(corpus)
     x, K = questions_and_keys(model, corpus)
     B, precision = model.mlp.B.double(), torch.linalg.pinv(K.T @ K / len(K), hermitian=True)
     facts = zip(edit.altered.tolist(), edit.tokens, strict=True)
@@ -191,11 +215,14 @@ def memit(
         weight: lambda >= 0, of the mean square change on preserved facts.
 
     Raises:
-        ValueError: the weight is out of range, or the memory is not a gated MLP.
+        ValueError: the weight is out of range, the edit has another size than the corpus, or the
+            memory is not a gated MLP.
 
     Source: Meng et al., 2023, Section 4.2; Garcia et al., Appendix A.4.5.
     """
-    _check_at_least_zero(weight=weight)
+    edit.check_size(corpus)
+    if not 0 <= weight < inf:
+        raise ValueError(f"weight must be finite and >= 0; got {weight}")
     x, K = questions_and_keys(model, corpus)
     r = _all_residuals(model, x, K, edit, descent)
     K_0 = K[edit.preserved]
@@ -222,11 +249,12 @@ def alpha_edit(
         tolerance, ridge: of :func:`null_space_update`.
 
     Raises:
-        ValueError: a setting is out of range, no fact is preserved, or the memory is not a gated
-            MLP.
+        ValueError: a setting is out of range, no fact is preserved, the edit has another size than
+            the corpus, or the memory is not a gated MLP.
 
     Source: Fang et al., 2025, Section 3; Garcia et al., Appendix A.4.5.
     """
+    edit.check_size(corpus)
     x, K = questions_and_keys(model, corpus)
     r = _all_residuals(model, x, K, edit, descent)
     update = null_space_update(
@@ -235,80 +263,7 @@ def alpha_edit(
     return _with_readout(model, model.mlp.B + update)
 
 
-# --- updates of a readout: keys and residuals in rows, the update (d, m) -------------------------
-
-
-def rank_one_update(
-    key: Float[Tensor, " m"], residual: Float[Tensor, " d"], precision: Float[Tensor, "m m"]
-) -> Float[Tensor, "d m"]:
-    """r (C^-1 k)^T / (k^T C^-1 k): adds r to the answer to k, and little to keys of covariance C.
-
-    Of all updates with Delta k = r it is the one with the least tr(Delta C Delta^T).
-
-    Args:
-        key: k, not zero, in the range of C.
-        residual: r.
-        precision: C^-1, or the pseudo-inverse of C.
-
-    Source: Meng et al., 2022, eq. 2.
-    """
-    direction = precision @ key
-    return torch.outer(residual, direction / (direction @ key))
-
-
-def least_squares_update(
-    keys: Float[Tensor, "k m"], residuals: Float[Tensor, "k d"], penalty: Float[Tensor, "m m"]
-) -> Float[Tensor, "d m"]:
-    """Minimiser of sum_i |Delta k_i - r_i|^2 + tr(Delta P Delta^T), the smallest where several are.
-
-    Delta = R^T K (K^T K + P)^-1. MEMIT has P = lambda C_0, with C_0 the mean of k k^T over
-    preserved keys.
-
-    Args:
-        keys: K.
-        residuals: R.
-        penalty: P, symmetric and positive semidefinite.
-
-    Source: Meng et al., 2023, eq. 14.
-    """
-    normal = torch.linalg.pinv(keys.T @ keys + penalty, hermitian=True)
-    return residuals.T @ keys @ normal
-
-
-def null_space_update(
-    keys: Float[Tensor, "k m"],
-    residuals: Float[Tensor, "k d"],
-    preserved: Float[Tensor, "p m"],
-    *,
-    tolerance: float,
-    ridge: float,
-) -> Float[Tensor, "d m"]:
-    """Minimiser of sum_i |Delta k_i - r_i|^2 + ridge s |Delta|^2 with Delta = Delta P.
-
-    P projects on the eigenvectors of the preserved keys' covariance whose eigenvalues are at most
-    ``tolerance`` s, s the mean eigenvalue. With few preserved keys and tolerance 0 the update
-    changes no answer to them; a memory that is full has no such direction to spare.
-
-    Args:
-        keys: of altered facts.
-        residuals: one for each.
-        preserved: keys of the preserved facts, at least one.
-        tolerance: at least 0; rounding counts as 0.
-        ridge: at least 0.
-
-    Raises:
-        ValueError: tolerance or ridge is out of range, or there are no preserved keys.
-
-    Source: Fang et al., 2025, eqs. 8 and 14.
-    """
-    _check_at_least_zero(tolerance=tolerance, ridge=ridge)
-    if not len(preserved):
-        raise ValueError("preserved must have at least one key; got none")
-    eigenvalues, U = torch.linalg.eigh(preserved.T @ preserved / len(preserved))
-    s = eigenvalues.mean()
-    U = U[:, eigenvalues <= max(tolerance, ROUNDING) * s]
-    penalty = ridge * s * torch.eye(U.shape[1]).to(U)
-    return least_squares_update(keys @ U, residuals, penalty) @ U.T
+# --- what the three updates ask of the model --------------------------------------------------
 
 
 def questions_and_keys(
@@ -348,10 +303,16 @@ def residuals(
         outputs: of the memory there.
         tokens: numbers of the authors' tokens.
 
+    Raises:
+        ValueError: an output is zero, and decay or clip measures residuals by it.
+
     Source: Meng et al., 2022, eq. 4, without prefixes and divergence.
     """
     x, outputs = x.detach(), outputs.detach().to(x)
     lengths = outputs.norm(dim=1, keepdim=True)
+    measured = descent.decay > 0 or descent.clip < inf
+    if measured and not lengths.all():
+        raise ValueError("outputs must not be zero where decay or clip measures residuals by them")
     r = torch.zeros_like(outputs, requires_grad=True)
     optimizer = torch.optim.Adam([r], lr=descent.rate)
     for _ in range(descent.steps):
@@ -360,13 +321,16 @@ def residuals(
         moving = (losses.detach() >= descent.enough)[:, None]
         if not moving.any():
             break
-        penalty = descent.decay * (r / lengths).square().sum()
-        (r.grad,) = torch.autograd.grad(losses.sum() + penalty, r)
+        total = losses.sum()
+        if measured:
+            total = total + descent.decay * (r / lengths).square().sum()
+        (r.grad,) = torch.autograd.grad(total, r)
         with torch.no_grad():
             before = r.clone()
             optimizer.step()
-            shrink = (descent.clip * lengths / r.norm(dim=1, keepdim=True)).clamp(max=1)
-            r.copy_(torch.where(moving, r * shrink, before))
+            if measured:
+                r.mul_((descent.clip * lengths / r.norm(dim=1, keepdim=True)).clamp(max=1))
+            r.copy_(torch.where(moving, r, before))
     return r.detach().double()
 
 
@@ -380,9 +344,3 @@ def _all_residuals(
 def _with_readout(model: LanguageModel, B: Tensor) -> LanguageModel:
     old = model.mlp
     return model.with_mlp(GatedMLP(old.A, old.G, B.to(old.B), old.gate))
-
-
-def _check_at_least_zero(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 <= number < inf:
-            raise ValueError(f"{name} must be finite and >= 0; got {number}")

@@ -1,6 +1,5 @@
 """How well an edit worked: on the edited facts, on the others, and on the language around them."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ class Scores:
             the edit was made.
         paraphrase: the same, in the templates held out.
         specificity: share of preserved facts answered with their author, in the template of the
-            edit.
+            edit; 1 where none is preserved, and then efficacy says more than the score.
         perplexity_ratio: perplexity after the edit over that before, on all tokens but authors.
 
     Source: Garcia et al., Appendix A.4.5.
@@ -50,13 +49,23 @@ def evaluate(model: LanguageModel, before: LanguageModel, corpus: Corpus, edit: 
         before: the same model before it.
         corpus: the facts before it, and the templates.
         edit: what should have changed.
+
+    Raises:
+        ValueError: as :func:`accuracies`.
     """
     ratio = perplexity_ratio(language_losses(before, corpus), language_losses(model, corpus))
     return Scores(*accuracies(model, corpus, edit), ratio)
 
 
 def accuracies(model: LanguageModel, corpus: Corpus, edit: Edit) -> tuple[float, float, float]:
-    """Efficacy, paraphrase and specificity."""
+    """Efficacy, paraphrase and specificity.
+
+    Raises:
+        ValueError: the edit has another size than the corpus, or no template is held out.
+    """
+    edit.check_size(corpus)
+    if not corpus.held_out:
+        raise ValueError("held_out must have at least one template; got none")
     held_out = range(len(corpus.templates), len(corpus.templates) + len(corpus.held_out))
     asked = ((edit.altered, [TEMPLATE]), (edit.altered, held_out), (edit.preserved, [TEMPLATE]))
     return tuple(
@@ -100,14 +109,20 @@ def tune(
 
     Args:
         method: ``rome``, ``memit`` or ``alpha_edit``.
-        grid: settings, keyword arguments of the method.
+        grid: settings, keyword arguments of the method, at least one.
+
+    Raises:
+        ValueError: the grid is empty.
     """
+    grid = list(grid)
+    if not grid:
+        raise ValueError("grid must have at least one setting; got none")
     scored = [
         (
             harmonic_mean(*accuracies(method(model, corpus, edit, **settings), corpus, edit)),
             settings,
         )
-        for settings in tqdm(list(grid), disable=None, leave=False, desc=method.__name__)
+        for settings in tqdm(grid, disable=None, leave=False, desc=method.__name__)
     ]
     score, settings = max(scored, key=lambda pair: pair[0])
     return settings, score
@@ -130,8 +145,8 @@ def harmonic_mean(*shares: float) -> float:
 
 
 def perplexity_ratio(before: Float[Tensor, " p"], after: Float[Tensor, " p"]) -> float:
-    """exp of the difference of mean cross entropies; 1 if there are no tokens."""
-    return math.exp((after.double() - before.double()).mean().item()) if len(before) else 1.0
+    """exp of the difference of mean cross entropies; 1 if there are no tokens, inf if too large."""
+    return (after.double() - before.double()).mean().exp().item() if len(before) else 1.0
 
 
 def _right(

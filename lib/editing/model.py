@@ -45,8 +45,11 @@ class LanguageModel(nn.Module):
 
     Args:
         embeddings: E, one row per token, frozen.
-        mlp: the memory of facts, frozen; any map from (b, d) to (b, d).
+        mlp: the memory of facts, any map from (b, d) to (b, d); a copy is kept, frozen.
         generator: of the initial weights, N(0, 1/fan-in) each.
+
+    Raises:
+        ValueError: the memory does not map embeddings to vectors of their size and type.
 
     Source: Garcia et al., Appendix A.4.5.
     """
@@ -65,7 +68,7 @@ class LanguageModel(nn.Module):
         )
         self.sharpness = 1.0
         self.to(embeddings)
-        self.mlp = _frozen(mlp)
+        self.mlp = _frozen(mlp, embeddings)
 
     def stream(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """x, what attention returns at every position."""
@@ -103,8 +106,15 @@ class LanguageModel(nn.Module):
         return x[torch.arange(len(x), device=x.device), sentences.last - 1]
 
     def with_mlp(self, mlp: Memory) -> "LanguageModel":
-        """A copy with another memory, frozen; all else is the same."""
-        kept = {id(self.mlp): _frozen(mlp), id(self.embeddings): self.embeddings}
+        """A copy with a copy of another memory, frozen; all else is the same.
+
+        The two models share the frozen embeddings, and nothing else.
+
+        Raises:
+            ValueError: the memory is not as in :class:`LanguageModel`.
+        """
+        new = _frozen(mlp, self.embeddings)
+        kept = {id(self.mlp): new, id(self.embeddings): self.embeddings}
         return copy.deepcopy(self, kept)
 
     def with_sharpness(self, sharpness: float) -> "LanguageModel":
@@ -241,5 +251,18 @@ def _linear(
     return layer
 
 
-def _frozen(mlp: Memory) -> Memory:
+@torch.no_grad()
+def _frozen(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
+    """A copy that no training changes, once it has answered a question of the right size."""
+    question = unit_rows(embeddings[:1])
+    try:
+        answer = mlp(question)
+    except RuntimeError as error:
+        answer, why = None, error
+    else:
+        why = f"an answer of shape {tuple(answer.shape)}, {answer.dtype}"
+    if answer is None or answer.shape != question.shape or answer.dtype != question.dtype:
+        d, dtype = question.shape[1], question.dtype
+        raise ValueError(f"mlp must map (b, {d}) to (b, {d}) in {dtype}; got {why}")
+    mlp = copy.deepcopy(mlp)
     return mlp.requires_grad_(False) if isinstance(mlp, nn.Module) else mlp
