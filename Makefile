@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test execute format run sweep clean
+.PHONY: help book pdf test execute format run sweep clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,13 +16,16 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,test,dask]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,test,dask,pdf]'
 	touch $@
 
 book: $(READY)  ## render the book from the executed notebooks; FRESH=1 executes them first
 	$(if $(FRESH),$(BIN)/python -m lib.execution --jobs 2)
 	$(BIN)/jupyter-book build . -W -n --keep-going
 	@echo 'The book: file://$(CURDIR)/_build/html/index.html'
+
+pdf: book  ## print the built book into one PDF (needs Chromium)
+	$(BIN)/python -m lib.printing
 
 # One thread per process: the same sums in the same order on every machine, two workers on two cores.
 book test execute sweep: export OMP_NUM_THREADS = 1

@@ -1,31 +1,17 @@
 """The built book in a real browser, at the width of a laptop and of a phone."""
 
-import functools
-import http.server
 import json
 import os
 import re
-import shutil
-import threading
 import urllib.request
 
 import pytest
-from playwright.sync_api import sync_playwright
 
+from lib import printing
 from lib.execution import ROOT
+from lib.printing import HTML
 
-HTML = ROOT / "_build" / "html"
 WIDTHS = (1280, 390)
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-# As root, and in a container, Chromium needs the first two; the others keep it off the network.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 PAGES = [
     path.relative_to(HTML).as_posix()
@@ -47,30 +33,17 @@ VISIBLE_TEXT = """() => {
 @pytest.fixture(scope="module")
 def site():
     assert HTML.exists(), "the book is not built: run make book"
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=HTML)
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with printing.serving(HTML) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser():
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        message = f"no browser: install one of {', '.join(BROWSERS)} (Debian: apt install chromium)"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield browser
-        browser.close()
+    try:
+        with printing.chromium() as browser:
+            yield browser
+    except printing.NoBrowserError as error:
+        pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -89,9 +62,7 @@ def open_page(browser, site):
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", record)
         page.goto(f"{site}/{path}")
-        page.wait_for_load_state("networkidle")
-        page.wait_for_function("!window.MathJax || MathJax.startup?.promise !== undefined")
-        page.evaluate("window.MathJax && MathJax.startup.promise")
+        printing.wait_for_formulas(page)
         return page
 
     yield open_
