@@ -5,7 +5,6 @@ python -m lib.printing
 
 import functools
 import http.server
-import re
 import shutil
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from papermill.iorw import read_yaml_file
 from playwright.sync_api import Browser, Page, sync_playwright
 from pypdf import PdfWriter
 from tqdm import tqdm
@@ -36,7 +36,6 @@ FLAGS = [
 ]
 
 MARGINS = {"top": "18mm", "bottom": "18mm", "left": "16mm", "right": "16mm"}
-FOOTER = '<div style="font-size: 8px; width: 100%; text-align: center" class="pageNumber"></div>'
 
 
 class NoBrowserError(Exception):
@@ -86,16 +85,11 @@ def wait_for_formulas(page: Page) -> None:
     page.evaluate("window.MathJax && MathJax.startup.promise")
 
 
-def pages() -> list[tuple[str, str]]:
-    """Title and address of every page, in the order of the table of contents."""
-    text = (HTML / "book" / "index.html").read_text(encoding="utf-8")
-    navigation = text[text.index('id="bd-docs-nav"') :]
-    navigation = navigation[: navigation.index("</nav>")]
-    links = re.findall(r'href="([^"#]*)[^"]*">\s*([^<]+?)\s*</a>', navigation)
-    found = {(HTML / "book" / (link or "index.html")).resolve(): title for link, title in links}
-    index = (HTML / "book" / "index.html").resolve()
-    ordered = {index: found.pop(index, "Start")} | found
-    return [(title, path.relative_to(HTML.resolve()).as_posix()) for path, title in ordered.items()]
+def pages() -> list[str]:
+    """The addresses of all pages, in the order of the table of contents."""
+    contents = read_yaml_file(str(ROOT / "_toc.yml"))
+    chapters = [chapter for part in contents["parts"] for chapter in part["chapters"]]
+    return [f"{name}.html" for name in [contents["root"], *(c["file"] for c in chapters)]]
 
 
 def print_book(target: Path = PDF) -> Path:
@@ -111,16 +105,14 @@ def print_book(target: Path = PDF) -> Path:
         PdfWriter() as book,
     ):
         page = browser.new_page()
-        for number, (title, path) in enumerate(tqdm(pages(), disable=None, desc="printing")):
+        for number, path in enumerate(tqdm(pages(), disable=None, desc="printing")):
             page.goto(f"{site}/{path}")
             wait_for_formulas(page)
+            title = page.locator("article h1").first.text_content().strip(" #\n")
             page.pdf(
                 path=(part := Path(folder, f"{number:02d}.pdf")),
                 format="A4",
                 margin=MARGINS,
-                display_header_footer=True,
-                header_template="<span></span>",
-                footer_template=FOOTER,
                 print_background=True,
             )
             book.append(part, outline_item=title)
