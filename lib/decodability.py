@@ -168,7 +168,7 @@ def whitening(
 
     Raises:
         ValueError: strength or ridge is out of range; or Sigma is singular, ridge 0 and
-            strength positive.
+            strength positive; or the mean or W leaves the range of the numbers.
 
     Source: Dugan et al., Section 3.3, Appendices A.1.3 and A.2.4.
     """
@@ -179,6 +179,8 @@ def whitening(
         )
     n, d = values.shape
     X = values.double() - values.double().mean(0)
+    if not X.isfinite().all():
+        raise ValueError("values must be shorter; their mean is not finite")
     _, s, Vt = torch.linalg.svd(torch.linalg.qr(X / n**0.5, mode="r")[1])
     s = nn.functional.pad(s, (0, d - len(s)))
     if strength == 0:
@@ -188,7 +190,11 @@ def whitening(
             "ridge must be positive where the covariance of values is singular; "
             f"its rank is {rank} of {d}"
         )
-    return (Vt.T * (s**2 + ridge) ** (-strength / 2) @ Vt).to(values.dtype)
+    root = torch.hypot(s, torch.full_like(s, ridge**0.5))  # of Sigma + ridge I
+    W = (Vt.T * root**-strength @ Vt).to(values.dtype)
+    if not W.isfinite().all():
+        raise ValueError(f"values must be longer for {W.dtype}; W is not finite")
+    return W
 
 
 def whitened(facts: FactSet, W: Float[Tensor, "d_v d_v"]) -> FactSet:
