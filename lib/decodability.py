@@ -42,6 +42,9 @@ RESOLUTION = 1e-12
 #: Violations below this are rounding.
 ROUNDING = 1e-14
 
+#: Squares of numbers below this may underflow.
+SHORT = 1e-140
+
 
 @dataclass(frozen=True, eq=False)
 class Decodability:
@@ -96,8 +99,9 @@ def decodability(values: Float[Tensor, "N d"]) -> Decodability:
     X = _table(values)
     U, _, Vt = compact_svd(X - X.mean(0))
     start = unit_rows(U @ Vt).numpy()  # half whitened: near u* for isotropic, stretched tables
+    table, space = X.numpy(), np.empty(X.shape)
     solutions = [
-        _solve(_directions(X, i), i, start[i])
+        _solve(_directions(table, i, space), i, start[i])
         for i in tqdm(range(len(X)), disable=None, leave=False, desc="decodability")
     ]
     return Decodability(
@@ -127,8 +131,9 @@ def achieved_radii(
             f"outputs must be nonzero rows, one per value, {tuple(values.shape)}; "
             f"got {tuple(outputs.shape)}"
         )
-    X, U = _table(values), unit_rows(outputs.double().cpu()).numpy()
-    radii = [_margins(_directions(X, i), i, U[i]).min() for i in range(len(X))]
+    X, U = _table(values).numpy(), unit_rows(outputs.double().cpu()).numpy()
+    space = np.empty_like(X)
+    radii = [_margins(_directions(X, i, space), i, U[i]).min() for i in range(len(X))]
     return torch.tensor(radii, dtype=torch.float64)
 
 
@@ -296,9 +301,17 @@ def _lowest(margins: np.ndarray, count: int) -> np.ndarray:
     return np.argpartition(margins, count - 1)[:count]
 
 
-def _directions(X: Float[Tensor, "N d"], i: int) -> Float[np.ndarray, "N d"]:
-    """w_ij, all but exact: differences of doubles are rounded once. Zeros at j = i."""
-    return unit_rows(X[i] - X).numpy()
+def _directions(X: Float[np.ndarray, "N d"], i: int, out: np.ndarray) -> Float[np.ndarray, "N d"]:
+    """w_ij, all but exact: differences of doubles are rounded once. Zeros at j = i.
+
+    In place, since fresh memory for every value would cost more than the arithmetic.
+    """
+    W = np.subtract(X[i], X, out=out)
+    norms = np.sqrt(np.einsum("nd,nd->n", W, W))
+    norms[i] = 1
+    if norms.min() < SHORT:
+        return unit_rows(torch.from_numpy(W)).numpy()
+    return np.divide(W, norms[:, None], out=W)
 
 
 def _table(values: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
