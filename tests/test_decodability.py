@@ -295,6 +295,16 @@ def test_whitened_values_have_unit_covariance(name):
     torch.testing.assert_close(white, torch.eye(16).double(), rtol=0, atol=1e-9)
 
 
+def test_whitening_has_the_inverse_scale_or_is_refused():
+    whole = whitening(SPHERE)
+    for scale in (1e-200, 1e200):
+        torch.testing.assert_close(scale * whitening(scale * SPHERE), whole)
+    with pytest.raises(ValueError, match="values must be longer"):
+        whitening(1e-310 * SPHERE)
+    with pytest.raises(ValueError, match="values must be shorter"):
+        whitening(1e308 * torch.ones(3, 2).double(), ridge=0.1)
+
+
 def test_the_strength_is_a_power_of_the_whole():
     V = ill_condition(SPHERE, 100.0)
     third, whole = whitening(V, 1 / 3, ridge=0.1), whitening(V, ridge=0.1)
