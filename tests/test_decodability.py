@@ -93,6 +93,7 @@ def test_every_radius_is_certified_to_nine_digits(name):
     found = decodability(TABLES[name])
     assert found.decodable.all()
     assert (found.gaps <= 1e-9 * found.radii).all()
+    assert found.gaps.any()  # two computations, which do not agree in every bit
     X = TABLES[name].numpy() - TABLES[name].mean(0).numpy()
     for i in range(0, len(X), 40):
         margins = directions(X, i) @ found.outputs[i].numpy()
@@ -193,6 +194,9 @@ def test_outputs_attain_their_radii_in_exact_arithmetic_up_to_the_gap(name):
     found = decodability(values)
     assert (found.gaps <= 1e-13).all()
     assert found.decodable.any()
+    outputs = torch.where(found.decodable[:, None], found.outputs, 1.0)
+    short = (found.radii - achieved_radii(outputs, values))[found.decodable]
+    assert (found.gaps[found.decodable] >= short - 1e-15).all()
     for i in found.decodable.nonzero()[:, 0].tolist():
         lower = exact_margin(values, found.outputs[i], i)
         certified = Decimal(found.radii[i].item()) - Decimal(found.gaps[i].item())
