@@ -42,6 +42,9 @@ RESOLUTION = 1e-12
 #: Violations below this are rounding.
 ROUNDING = 1e-14
 
+#: Squares of numbers below this may underflow.
+SHORT = 1e-140
+
 
 @dataclass(frozen=True, eq=False)
 class Decodability:
@@ -51,7 +54,8 @@ class Decodability:
         radii: rho_i; 0 where v_i lies in the convex hull of the other values, or so close to it
             that double precision cannot tell.
         outputs: u_i*, unit rows, float64 on the CPU; zero rows where the radius is 0.
-        gaps: upper minus lower bound of each radius.
+        gaps: upper minus lower bound of each radius, both from directions w_ij that are right to
+            a few units in the last place, however close values are; that much may be added.
         active: for each value the competitors j whose weights lambda_j are positive. They are what
             holds u_i* in its place.
 
@@ -74,7 +78,8 @@ class Decodability:
         return self.radii > 0
 
 
-def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) -> Decodability:
+@torch.no_grad()
+def decodability(values: Float[Tensor, "N d"]) -> Decodability:
     """Radii and margin-optimal outputs of a table of values, exactly.
 
     Each value is a least-distance problem, and that is one of nonnegative least squares. We solve
@@ -85,20 +90,20 @@ def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) 
 
     Args:
         values: V, distinct rows, at least two.
-        entries: bound on the number of pairs of values held at once.
 
     Raises:
         ValueError: values are not finite, fewer than two, or not distinct.
 
     Source: Dugan et al., eq. 4, Appendix A.1.3; Lawson and Hanson (1974), chapter 23.
     """
-    X = _centred(values)
-    U, _, Vt = compact_svd(X)
-    start = unit_rows(U @ Vt)  # half whitened: near u* for isotropic and for stretched tables
-    solutions: list[_Solution] = []
-    with tqdm(total=len(X), disable=None, leave=False, desc="decodability") as progress:
-        for rows in row_blocks(len(X), len(X), entries=entries):
-            solutions += _solve_block(X, rows, start[rows], progress)
+    X = _table(values)
+    U, _, Vt = compact_svd(X - X.mean(0))
+    start = unit_rows(U @ Vt).numpy()  # half whitened: near u* for isotropic, stretched tables
+    table, space = X.numpy(), np.empty(X.shape)
+    solutions = [
+        _solve(_directions(table, i, space), i, start[i])
+        for i in tqdm(range(len(X)), disable=None, leave=False, desc="decodability")
+    ]
     return Decodability(
         torch.tensor([solution.radius for solution in solutions], dtype=torch.float64),
         torch.from_numpy(np.stack([solution.output for solution in solutions])),
@@ -107,8 +112,9 @@ def decodability(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) 
     )
 
 
+@torch.no_grad()
 def achieved_radii(
-    outputs: Float[Tensor, "N d"], values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES
+    outputs: Float[Tensor, "N d"], values: Float[Tensor, "N d"]
 ) -> Float[Tensor, " N"]:
     """min_j <w_ij, u_i> / |u_i| of given outputs, one for each value: at most rho_i.
 
@@ -125,9 +131,10 @@ def achieved_radii(
             f"outputs must be nonzero rows, one per value, {tuple(values.shape)}; "
             f"got {tuple(outputs.shape)}"
         )
-    X, U = _centred(values), unit_rows(outputs.double().cpu())
-    blocks = row_blocks(len(X), len(X), entries=entries)
-    return torch.cat([_margins(X, rows, U[rows], _distances(X, rows)).amin(1) for rows in blocks])
+    X, U = _table(values).numpy(), unit_rows(outputs.double().cpu()).numpy()
+    space = np.empty_like(X)
+    radii = [_margins(_directions(X, i, space), i, U[i]).min() for i in range(len(X))]
+    return torch.tensor(radii, dtype=torch.float64)
 
 
 def coherence(values: Float[Tensor, "N d"], *, entries: int = BLOCK_ENTRIES) -> float:
@@ -166,7 +173,7 @@ def whitening(
 
     Raises:
         ValueError: strength or ridge is out of range; or Sigma is singular, ridge 0 and
-            strength positive.
+            strength positive; or the mean or W leaves the range of the numbers.
 
     Source: Dugan et al., Section 3.3, Appendices A.1.3 and A.2.4.
     """
@@ -177,6 +184,8 @@ def whitening(
         )
     n, d = values.shape
     X = values.double() - values.double().mean(0)
+    if not X.isfinite().all():
+        raise ValueError("values must be shorter; their mean is not finite")
     _, s, Vt = torch.linalg.svd(torch.linalg.qr(X / n**0.5, mode="r")[1])
     s = nn.functional.pad(s, (0, d - len(s)))
     if strength == 0:
@@ -186,7 +195,11 @@ def whitening(
             "ridge must be positive where the covariance of values is singular; "
             f"its rank is {rank} of {d}"
         )
-    return (Vt.T * (s**2 + ridge) ** (-strength / 2) @ Vt).to(values.dtype)
+    root = torch.hypot(s, torch.full_like(s, ridge**0.5))  # of Sigma + ridge I
+    W = (Vt.T * root**-strength @ Vt).to(values.dtype)
+    if not W.isfinite().all():
+        raise ValueError(f"values must be longer for {W.dtype}; W is not finite")
+    return W
 
 
 def whitened(facts: FactSet, W: Float[Tensor, "d_v d_v"]) -> FactSet:
@@ -215,96 +228,107 @@ class _Solution(NamedTuple):
     output: Float[np.ndarray, " d"]
     gap: float
     active: Int[np.ndarray, " a"]
-    known: Int[np.ndarray, " c"]  # the competitors that were looked at
 
 
-def _solve_block(X: Tensor, rows: slice, start: Tensor, progress: tqdm) -> list[_Solution]:
-    """Solve all values of a block for few competitors, then those again that miss some."""
-    distances, table = _distances(X, rows), X.numpy()
-    count = min(START * X.shape[1], len(X) - 1)
-    nearest = np.argpartition(_margins(X, rows, start, distances).numpy(), count - 1)[:, :count]
-    found = [_solve(table, rows.start + k, known) for k, known in enumerate(nearest)]
-    unsure = list(range(len(found)))
-    while unsure:
-        U = torch.from_numpy(np.stack([found[k].output for k in unsure]))
-        block = [rows.start + k for k in unsure]
-        again = []
-        for k, margins in zip(
-            unsure, _margins(X, block, U, distances[unsure]).numpy(), strict=True
-        ):
-            if len(new := _violated(margins, found[k])):
-                found[k] = _solve(table, rows.start + k, np.append(found[k].known, new))
-                again.append(k)
-            else:
-                found[k] = _certified(found[k], margins.min())
-        progress.update(len(unsure) - len(again))
-        unsure = again
-    return found
+def _solve(W: Float[np.ndarray, "N d"], i: int, start: Float[np.ndarray, " d"]) -> _Solution:
+    """The problem of value i, from its directions w_ij; constraints come in as they are violated.
+
+    The bounds are those of the directions themselves, all N of them.
+    """
+    known = _lowest(_margins(W, i, start), START * W.shape[1])
+    while True:
+        u, weights = _least_distance(W[known])
+        upper = np.linalg.norm(weights @ W[known])
+        margins = _margins(W, i, u)
+        worst = _lowest(margins, MORE)
+        violated = worst[margins[worst] < upper * (1 - ROUNDING) - ROUNDING]
+        new = np.setdiff1d(violated, known)
+        if not len(new):
+            break
+        known = np.append(known, new)
+    active, lower = known[weights > 0], margins.min()
+    if min(lower, upper) <= RESOLUTION:
+        return _Solution(0.0, np.zeros_like(u), upper, active)
+    return _Solution(upper, u, max(upper - lower, 0.0), active)
 
 
-def _violated(margins: np.ndarray, solution: _Solution) -> np.ndarray:
-    """The competitors nearest to the output, of those nearer than the radius."""
-    count = min(MORE, len(margins) - 1)
-    worst = np.argpartition(margins, count - 1)[:count]
-    worst = worst[margins[worst] < solution.radius * (1 - ROUNDING) - ROUNDING]
-    return np.setdiff1d(worst, solution.known)
+def _least_distance(
+    W: Float[np.ndarray, "c d"],
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " c"]]:
+    """The unit u of largest min W u, and weights of sum 1 whose |W^T weights| is that minimum.
 
-
-def _solve(table: np.ndarray, i: int, known: np.ndarray) -> _Solution:
-    """The problem of value i and some competitors; the gap is that of these alone."""
-    W = table[i] - table[known]
-    W /= np.linalg.norm(W, axis=1, keepdims=True)
+    u is 0 where the minimum cannot be told from 0.
+    """
     # y >= 0 that minimises |W^T y|^2 + (1 - sum y)^2 is a multiple of the weights
     goal = np.append(np.zeros(W.shape[1]), 1.0)
     weights, _ = nnls(np.vstack([W.T, np.ones(len(W))]), goal, maxiter=50 * len(W))
-    on, weights = weights > 0, weights[weights > 0] / weights.sum()
-    nearest = weights @ W[on]
+    weights /= weights.sum()
+    nearest = weights @ W
     upper = np.linalg.norm(nearest)
     if upper <= RESOLUTION:
-        return _Solution(0.0, np.zeros_like(nearest), upper, known[on], known)
-    u = nearest / upper
-    if len(weights) <= len(u):  # active constraints of a decodable value are independent
-        Q, R = np.linalg.qr(W[on].T)
-        solved = solve_triangular(R, np.ones(len(R)), trans="T")
-        u = Q @ solved / np.linalg.norm(solved)
-        weights = np.clip(solve_triangular(R, solved), 0, None)
-        upper = np.linalg.norm(weights @ W[on]) / weights.sum()
-    return _Solution(upper, u, upper - (W @ u).min(), known[on], known)
+        return np.zeros_like(nearest), weights
+    u, on = nearest / upper, weights > 0
+    if on.sum() > len(u):  # active constraints of a decodable value are independent
+        return u, weights
+    Q, R = np.linalg.qr(W[on].T)
+    if np.abs(R.diagonal()).min() <= RESOLUTION:
+        return u, weights
+    solved = solve_triangular(R, np.ones(len(R)), trans="T")
+    better = np.zeros_like(weights)
+    better[on] = np.clip(solve_triangular(R, solved), 0, None)
+    better /= better.sum()
+    sharper = Q @ solved / np.linalg.norm(solved)
+    if _width(W, sharper, better) < _width(W, u, weights):
+        return sharper, better
+    return u, weights
 
 
-def _certified(solution: _Solution, lower: float) -> _Solution:
-    """The solution against all competitors; radius 0 where no margin is above rounding."""
-    if lower > RESOLUTION:
-        return solution._replace(gap=max(solution.gap, solution.radius - lower, 0.0))
-    gap = max(solution.gap, solution.radius)
-    return solution._replace(radius=0.0, output=np.zeros_like(solution.output), gap=gap)
+def _width(W: np.ndarray, u: np.ndarray, weights: np.ndarray) -> float:
+    """The upper bound from the weights minus the lower one from u."""
+    return np.linalg.norm(weights @ W) - (W @ u).min()
 
 
-def _margins(X: Tensor, rows: slice | list[int], U: Tensor, distances: Tensor) -> Tensor:
-    """<w_ij, u_i> for a block of values against all; infinite at j = i."""
-    margins = ((U * X[rows]).sum(1, keepdim=True) - U @ X.T) / distances
-    return margins.masked_fill_(distances == torch.inf, torch.inf)
+def _margins(W: np.ndarray, i: int, u: np.ndarray) -> np.ndarray:
+    """<w_ij, u>, infinite at j = i."""
+    margins = W @ u
+    margins[i] = np.inf
+    return margins
 
 
-def _distances(X: Tensor, rows: slice) -> Tensor:
-    """|x_i - x_j|, infinite at j = i."""
-    distances = torch.cdist(X[rows], X, compute_mode="donot_use_mm_for_euclid_dist")
-    distances.diagonal(rows.start).fill_(torch.inf)
-    return distances
+def _lowest(margins: np.ndarray, count: int) -> np.ndarray:
+    """Where the ``count`` smallest margins are, or all but the infinite one."""
+    count = min(count, len(margins) - 1)
+    return np.argpartition(margins, count - 1)[:count]
 
 
-def _centred(values: Tensor) -> Tensor:
-    """Values in double precision around their mean, of largest entry 1: the same radii."""
+def _directions(X: Float[np.ndarray, "N d"], i: int, out: np.ndarray) -> Float[np.ndarray, "N d"]:
+    """w_ij, all but exact: differences of doubles are rounded once. Zeros at j = i.
+
+    In place, since fresh memory for every value would cost more than the arithmetic.
+    """
+    W = np.subtract(X[i], X, out=out)
+    norms = np.sqrt(np.einsum("nd,nd->n", W, W))
+    norms[i] = 1
+    if norms.min() < SHORT:
+        return unit_rows(torch.from_numpy(W)).numpy()
+    return np.divide(W, norms[:, None], out=W)
+
+
+def _table(values: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
+    """Values in double precision times a power of two, below 1: the same w_ij.
+
+    They are not centred, since that would round every row to the precision of the largest.
+    """
     check_embeddings("values", values)
     if len(values) < 2:
         raise ValueError(f"values must have at least 2 rows; got {len(values)}")
-    distinct, copies = torch.unique(values, dim=0, return_inverse=True)
-    if len(distinct) < len(values):
+    V = values.detach().double().cpu().numpy()
+    X = torch.from_numpy(np.ldexp(V, -np.frexp(np.abs(V).max())[1]))
+    distinct, copies = torch.unique(X, dim=0, return_inverse=True)
+    if len(distinct) < len(X):
         order = torch.argsort(copies, stable=True)
         at = int((copies[order].diff() == 0).nonzero()[0])
         raise ValueError(
             f"values must be distinct; rows {int(order[at])} and {int(order[at + 1])} are equal"
         )
-    X = values.double().cpu()
-    X = X - X.mean(0)
-    return X / X.abs().max()
+    return X

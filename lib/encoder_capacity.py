@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lib import capacity
 from lib.constructions.decoder import Code, random_code, trained_code
-from lib.constructions.encoder import hidden_size
+from lib.constructions.encoder import gated_encoder, hidden_size
 from lib.constructions.encoder_decoder import (
     exact_parameters,
     margin_optimal,
@@ -26,8 +26,11 @@ from lib.numerics import generator
 
 METHODS = ("Bin + JL", "GD + JL", "Bin + GD", "GD + GD", "GD", "NTK", "NTK, u*")
 
-#: Most entries of a code and most hidden units that are tried.
+#: Most entries of a random code and most hidden units of a whole MLP that are tried.
 LARGEST = 2**14
+
+#: Most hidden units of a trained encoder that are tried.
+LARGEST_ENCODER = 1024
 
 #: Names of the entries of a point of a sweep.
 POINT = ("method", "whitening", "condition_number", "d", "F", "seed")
@@ -64,6 +67,8 @@ def smallest_random_code(
 
 def smallest_trained_code(values: Float[Tensor, "N d"], *stream: int) -> Code | None:
     """The smallest trained code that decodes, computed in float32; None if there is none.
+
+    At most max(d, 4) entries are tried, since d are enough.
 
     Args:
         values: V.
@@ -117,7 +122,10 @@ def encoder_capacity(
 
     Returns:
         ``rho``; ``m``, entries of the code, d where there is none; ``width``, hidden units;
-        ``parameters``. NaN where the search finds none.
+        ``parameters``. NaN where the search finds none, or where the gadgets of ``Bin`` have not
+        full rank; that is looked at for one entry of the codes, and the encoder is not built. The
+        encoder of ``GD +`` is tried up to :data:`LARGEST_ENCODER` units, a trained code up to
+        max(d, 4) entries, everything else up to :data:`LARGEST`.
 
     Raises:
         ValueError: the method is unknown, or as :func:`conditioned_facts`.
@@ -144,6 +152,8 @@ def _sizes(method: str, point: Point) -> tuple[Number, Number, Number]:
         return np.nan, np.nan, np.nan
     m = code.codes.shape[1]
     if method.startswith("Bin"):
+        if not _solvable(facts, stream):
+            return m, np.nan, np.nan
         return m, m * hidden_size(F, d), exact_parameters(m, F, d, d)
     width = _smallest_encoder(facts, code, stream)
     return m, width, (2 * d + m) * width + d * m
@@ -172,8 +182,19 @@ def _smallest_encoder(facts: FactSet, code: Code, stream: tuple[int, ...]) -> Nu
         return stores_all(mlp, single)
 
     F, d = facts.keys.shape
-    width = capacity.smallest_width(stores, guess=max(1, 4 * F // d), largest=1024)
+    width = capacity.smallest_width(stores, guess=max(1, 4 * F // d), largest=LARGEST_ENCODER)
     return np.nan if width is None else width
+
+
+def _solvable(facts: FactSet, stream: tuple[int, ...]) -> bool:
+    """Whether a gadget of the exact encoder can be solved for the first entries of the keys."""
+    F, d = facts.keys.shape
+    g = generator(*stream)
+    try:
+        gated_encoder(facts.keys, facts.keys[:, :1], hidden_size(F, d), generator=g)
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1)

@@ -168,7 +168,8 @@ def other_facts(facts: FactSet, *, generator: torch.Generator) -> FactSet:
     """The same keys and the same answers, matched at random so that no key keeps its answer.
 
     Args:
-        facts: at least two, with distinct targets.
+        facts: at least two, with distinct targets. Where their values have equal rows, a key can
+            get another target whose embedding is the one it had.
         generator: on the CPU.
 
     Raises:

@@ -94,7 +94,8 @@ class PlainMLP(nn.Module):
         gate: sigma, one of the gates of :class:`GatedMLP`.
 
     Raises:
-        ValueError: the shapes do not fit, an entry is not finite, or the gate is unknown.
+        ValueError: the shapes do not fit or are empty, dtypes differ, an entry is not finite, or
+            the gate is unknown.
 
     Source: Dugan et al., Appendix B.1.1.
     """
@@ -107,9 +108,14 @@ class PlainMLP(nn.Module):
         gate: str = "relu",
     ) -> None:
         super().__init__()
-        if not A.ndim == B.ndim == 2 or not len(A) == len(b) == B.shape[1]:
-            shapes = {"A": tuple(A.shape), "b": tuple(b.shape), "B": tuple(B.shape)}
+        shapes = {"A": tuple(A.shape), "b": tuple(b.shape), "B": tuple(B.shape)}
+        if not A.ndim == B.ndim == 2 or b.shape != A.shape[:1] or B.shape[1] != A.shape[0]:
             raise ValueError(f"A must be (m, d), b (m,) and B (d_v, m); got {shapes}")
+        if 0 in A.shape or len(B) == 0 or not A.dtype == b.dtype == B.dtype:
+            raise ValueError(
+                f"A, b and B must not be empty and must share one dtype; got {shapes}, "
+                f"{A.dtype}, {b.dtype}, {B.dtype}"
+            )
         if not all(weight.isfinite().all() for weight in (A, b, B)):
             raise ValueError("A, b and B must be finite")
         if gate not in GATES:

@@ -56,8 +56,17 @@ def score_lipschitz(memory: Memory, facts: FactSet) -> Float[Tensor, " F"]:
         memory: differentiable, and defined row by row.
         facts: no key is zero.
 
+    Raises:
+        ValueError: a key is zero, or the memory's output does not depend on its input by
+            operations that can be differentiated.
+
     Source: Dugan et al., Section 5.3, eq. 8.
     """
+    if not facts.keys.any(1).all():
+        zero = int((~facts.keys.any(1)).nonzero()[0])
+        raise ValueError(f"keys must not be zero; row {zero} is")
+    if not memory(facts.keys[:1].clone().requires_grad_(True)).requires_grad:
+        raise ValueError("memory must be differentiable; its output has no gradient")
     R = torch.linalg.qr(facts.values, mode="r")[1]
 
     def answer(q: Float[Tensor, " d"]) -> Float[Tensor, " d_v"]:

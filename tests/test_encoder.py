@@ -46,12 +46,29 @@ def test_generic_keys_get_any_code_exactly(gate, shared, F, d):
         )
         assert worst(encoder, keys, codes) < 1e-9
         assert h == math.ceil(1.1 * F / d)
+        assert not any(weight.requires_grad for weight in encoder.parameters())
 
 
 def test_the_length_of_keys_does_not_matter():
     for scale in (1e-3, 1e3):
         encoder = gated_encoder(scale * KEYS, CODES, 11, generator=generator(5))
         assert worst(encoder, scale * KEYS) < 1e-9
+        usual = gated_encoder(KEYS, CODES, 11, generator=generator(5))
+        torch.testing.assert_close(scale * encoder.G, usual.G)
+
+
+def test_a_few_long_keys_do_not_close_the_gates_of_the_others():
+    keys, codes = sphere(30, 5, generator=generator(20)), CODES[:30]
+    keys[:5] *= 1e4
+    for h in (7, 20):
+        assert worst(gated_encoder(keys, codes, h, generator=generator(21)), keys, codes) < 1e-5
+
+
+@pytest.mark.parametrize("row", [torch.zeros(16).double(), KEYS[4]])
+def test_zero_and_repeated_keys_are_named_as_the_reason(row):
+    keys = torch.cat([KEYS[:9], row[None]])
+    with pytest.raises(ValueError, match="distinct and not zero, or no h helps; 9 of 10 are"):
+        gated_encoder(keys, CODES[:10], 30, generator=generator(0))
 
 
 def test_the_gadget_matrix_is_the_gadgets_own_linear_map():
@@ -173,7 +190,56 @@ def test_bits_need_neither_gates_nor_numbers_other_than_one(d, seed):
     assert mlp.width == d
 
 
+def test_codes_of_few_bits_do_not_overflow():
+    codes = torch.full((6, 1), -128, dtype=torch.int8)
+    keys, _ = two_hot_keys(3)
+    assert (two_hot_encoder(codes, 3)(keys.double()) == -128).all()
+
+
 # --- without gates -----------------------------------------------------------------------------
+
+
+def test_no_key_goes_more_than_half_the_way_to_the_kink():
+    encoder = plain_encoder(KEYS, CODES, 22, generator=generator(15))
+    before, after = (KEYS @ encoder.A.T).split([22, 22 * 5], dim=1)
+    ratios = after.unflatten(1, (5, 22)) / before[:, None]
+    assert ratios.min() > 0.5 - 1e-6
+
+
+def test_keys_next_to_each_other_get_their_codes_or_are_refused():
+    keys, codes = sphere(30, 5, generator=generator(22)), gaussian(30, 3, generator=generator(23))
+    for distance in (1e-6, 1e-8):
+        close = torch.cat([keys, keys[:1] + distance * keys[1:2]])
+        opposite = torch.cat([codes, -codes[:1]])
+        assert worst(baum_encoder(close, opposite), close, opposite) < 1e-5
+    close[30] = keys[0] + 1e-10 * keys[1]
+    with pytest.raises(ValueError, match="too close to each other"):
+        baum_encoder(close, opposite)
+
+
+def test_single_precision_is_enough_or_refused():
+    keys, codes = KEYS.float(), CODES.float()
+    assert worst(baum_encoder(keys, codes), keys, codes) < 5e-3
+    for gate in ANALYTIC:
+        smooth = plain_encoder(keys, codes, 11, generator=generator(16), gate=gate)
+        assert smooth.A.dtype == torch.float32
+        assert worst(smooth, keys, codes) < 0.05
+    many = sphere(1000, 16, generator=generator(24)).float()
+    with pytest.raises(ValueError, match=r"for torch\.float32: codes are off by"):
+        baum_encoder(many, gaussian(1000, 1, generator=generator(25)).float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entries_that_are_zero_for_all_keys_stay_zero(dtype):
+    keys, codes = KEYS[:48].to(dtype), CODES[:48].to(dtype)
+    codes[:, 2] = 0
+    for some in (codes, 0 * codes):
+        for encoder in (
+            baum_encoder(keys, some),
+            plain_encoder(keys, some, 22, generator=generator(15)),
+            plain_encoder(keys, some, 22, generator=generator(15), gate="silu"),
+        ):
+            assert (encoder(keys)[:, 2] == 0).all()
 
 
 @pytest.mark.parametrize("m", [1, 5])
@@ -242,6 +308,8 @@ def test_keys_on_the_hyperplane_of_others_are_refused():
         (lambda: two_hot_bits(2 * torch.ones(6).long(), 3), "bits must be 0 or 1"),
         (lambda: GadgetEncoder(KEYS[None], KEYS[None, :9]), r"G as A or \(1, h, d\)"),
         (lambda: GadgetEncoder(KEYS[None], KEYS[None], "sine"), "gate must be one of"),
+        (lambda: GadgetEncoder(KEYS[None], KEYS[None].float()), "of one dtype"),
+        (lambda: GadgetEncoder(KEYS[None][:0], KEYS[None]), "not empty"),
         (lambda: GadgetEncoder(KEYS[None] * torch.nan, KEYS[None]), "must be finite"),
     ],
 )

@@ -1,11 +1,20 @@
+import math
+
 import pandas as pd
 import pytest
 import torch
 
 from lib import capacity
 from lib.chapter import data
-from lib.constructions.encoder_decoder import exact_parameters
+from lib.constructions.decoder import Code
+from lib.constructions.encoder_decoder import (
+    exact_parameters,
+    margin_optimal,
+    with_exact_encoder,
+    with_trained_encoder,
+)
 from lib.decodability import decodability
+from lib.decoding import stores_all
 from lib.encoder_capacity import (
     METHODS,
     POINT,
@@ -14,6 +23,7 @@ from lib.encoder_capacity import (
     smallest_random_code,
     smallest_trained_code,
 )
+from lib.numerics import generator
 
 SMALL = (0, 0, 16, 24, 0)
 
@@ -58,6 +68,43 @@ def test_a_point_is_a_size_with_its_parameters(method):
     }
     kind = "GD +" if method.startswith("GD +") else method[:3].strip(" ,")
     assert found["parameters"] == expected[kind]()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_size_that_is_found_stores_the_facts(method):
+    found = encoder_capacity(method, *SMALL)
+    facts, stream = conditioned_facts(*SMALL), (0, 16, 24, 1)
+    if method in ("GD", "NTK", "NTK, u*"):
+        aims = margin_optimal(facts) if method == "NTK, u*" else facts
+        construct, _ = capacity.CONSTRUCTIONS["gradient descent" if method == "GD" else "NTK"]
+        assert stores_all(construct(aims, found["width"], stream), facts)
+        return
+    V = facts.values
+    if method.endswith("JL"):
+        code = smallest_random_code(V, decodability(V).outputs, 0, 16, 24, 2)
+    else:
+        code = smallest_trained_code(V, 0, 16, 24, 2)
+    assert code.codes.shape[1] == found["m"]
+    single = facts.to(dtype=torch.float32)
+    code = Code(code.codes.float(), code.D.float())
+    g = generator(*stream, found["width"])
+    if method.startswith("Bin"):
+        mlp = with_exact_encoder(single, code, generator=g)
+        assert mlp.width == found["width"] and mlp.parameter_count == found["parameters"]
+    else:
+        mlp = with_trained_encoder(single, code, found["width"], generator=g, enough=0.0)
+    assert stores_all(mlp, single)
+
+
+def test_sizes_of_keys_that_gadgets_cannot_take_are_not_promised():
+    found = encoder_capacity("Bin + GD", 0, 0, 2, 24, 0)
+    assert math.isnan(found["width"]) and math.isnan(found["parameters"])
+
+
+def test_random_codes_may_be_long():
+    V = conditioned_facts(0, 1000.0, 16, 48, 0).values
+    code = smallest_random_code(V, decodability(V).outputs, 1)
+    assert code.codes.shape[1] > 64 and code.decodes(V)
 
 
 def test_trained_sizes_are_those_of_chapter_10():

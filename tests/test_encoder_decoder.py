@@ -68,6 +68,19 @@ def test_trained_codes_are_shorter():
     assert torch.equal(code.codes, again.codes) and torch.equal(code.D, again.D)
 
 
+def test_training_ends_when_every_value_decodes(monkeypatch):
+    looked = []
+    monkeypatch.setattr(Code, "decodes", lambda code, values: looked.append(code) or True)
+    code = trained_code(FACTS.values, 8, generator=generator(7))
+    assert len(looked) == 1 and code is looked[0]
+
+
+def test_equal_codes_do_not_decode():
+    code = johnson_lindenstrauss(OPTIMAL.outputs, ENOUGH, generator=generator(2))
+    code.codes[3] = code.codes[5]
+    assert not code.decodes(FACTS.values)
+
+
 def test_a_code_of_one_number_cannot_be_trained():
     code = trained_code(FACTS.values, 1, generator=generator(8), steps=50)
     assert not code.decodes(FACTS.values)
@@ -191,6 +204,27 @@ def test_values_in_the_hull_of_the_others_are_refused():
         (
             lambda: encoder_decoder(FACTS, 3, generator=generator(0)),
             "m = 3 entries does not decode",
+        ),
+        (
+            lambda: encoder_decoder(FACTS, 8, generator=generator(7)),
+            "m = 8 entries does not decode",
+        ),
+        (
+            lambda: EncoderDecoder(
+                plain_encoder(FACTS.keys, FACTS.values, 20, generator=generator(0)),
+                torch.eye(15).double(),
+            ),
+            r"D must be \(d, 16\).*got \(15, 15\)",
+        ),
+        (
+            lambda: naive(
+                FactSet(FACTS.keys[[0, 0]], FACTS.values, torch.zeros(2, dtype=torch.int64))
+            ),
+            "keys must be at least 2 and distinct",
+        ),
+        (
+            lambda: naive(FactSet(FACTS.keys[:1], FACTS.values, FACTS.targets[:1])),
+            "keys must be at least 2 and distinct",
         ),
         (lambda: encoder_decoder(FACTS, 0, generator=generator(0)), "width must be an integer"),
         (lambda: trained_code(FACTS.values, 0, generator=generator(0)), "width must be an integer"),

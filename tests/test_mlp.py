@@ -112,3 +112,19 @@ def test_a_plain_mlp_of_the_wrong_shape_is_refused(change, message):
     right = {"A": torch.zeros(7, 3), "b": torch.zeros(7), "B": torch.zeros(4, 7)}
     with pytest.raises(ValueError, match=message):
         PlainMLP(**right | change)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("A", "b", "B", "message"),
+    [
+        (torch.ones(3, 2), torch.ones(3, 3), torch.ones(1, 3), r"b \(m,\)"),
+        (torch.ones(3, 2), torch.ones(3, 1), torch.ones(1, 3), r"b \(m,\)"),
+        (torch.ones(3, 2), torch.tensor(1.0), torch.ones(1, 3), r"b \(m,\)"),
+        (torch.ones(3, 2), torch.ones(3).double(), torch.ones(1, 3), "share one dtype"),
+        (torch.ones(0, 2), torch.ones(0), torch.ones(1, 0), "must not be empty"),
+    ],
+)
+def test_a_plain_mlp_refuses_what_would_be_broadcast(A, b, B, message):
+    with pytest.raises(ValueError, match=message):
+        PlainMLP(A, b, B)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lib.constructions.hebbian import feature_kernel, k2_kernel, kernel_memory, sketched_k2
 from lib.decoding import retrieve, unit_outputs
-from lib.facts import random_facts, sphere
+from lib.facts import FactSet, random_facts, sphere
 from lib.mlp import GatedMLP
 from lib.noisy_queries import (
     noise_tolerance,
@@ -148,3 +148,13 @@ def test_the_lipschitz_constant_of_scores_is_that_of_finite_differences(seed):
     J = facts.values @ J @ (torch.eye(5) - torch.outer(k, k))
     expected = torch.linalg.matrix_norm(J, 2).item()
     assert score_lipschitz(mlp, facts)[0].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_lipschitz_constants_need_nonzero_keys_and_a_gradient():
+    facts = random_facts(6, 4, generator=generator(40))
+    keys = facts.keys.clone()
+    keys[2] = 0
+    with pytest.raises(ValueError, match="keys must not be zero; row 2 is"):
+        score_lipschitz(lambda q: q, FactSet(keys, facts.values, facts.targets))
+    with pytest.raises(ValueError, match="memory must be differentiable"):
+        score_lipschitz(torch.no_grad()(lambda q: 2 * q), facts)

@@ -8,7 +8,8 @@ from torch import nn
 
 from lib.constructions.hebbian import sketched_k2
 from lib.decoding import retrieve
-from lib.facts import random_facts
+from lib.facts import FactSet, other_facts, random_facts
+from lib.noisy_queries import score_lipschitz
 from lib.numerics import generator
 from lib.transformer import capacity
 from lib.transformer.block import RecallBlock
@@ -59,7 +60,7 @@ def test_the_form_without_a_query_token_is_learned_with_rotary_positions():
 
 
 def test_fact_adaptive_evaluation_never_sees_the_facts_of_the_training(monkeypatch):
-    built, trained, measured = [], [], []
+    built, trained, measured, seeds = [], [], [], set()
 
     def construct(facts, stream):
         built.append(facts)
@@ -71,6 +72,7 @@ def test_fact_adaptive_evaluation_never_sees_the_facts_of_the_training(monkeypat
 
     def accuracies(block, task, **arguments):
         measured.append((block, task.facts))
+        seeds.add(arguments["generator"].initial_seed())
         return key_accuracies(block, task, **arguments)
 
     monkeypatch.setattr(capacity, "train", train)
@@ -83,6 +85,7 @@ def test_fact_adaptive_evaluation_never_sees_the_facts_of_the_training(monkeypat
     (_, of_training), (exchanged, of_adaptation) = measured
     assert of_training is FACTS and of_adaptation is second and found.other is second
     assert exchanged is found.exchanged
+    assert len(seeds) == 2  # contexts of their own
     assert retrieve(exchanged.mlp, second).accuracy == 1
     assert retrieve(exchanged.mlp, FACTS).accuracy == 0
     # what is exchanged is the memory: everything that was trained is the same
@@ -120,13 +123,13 @@ def test_a_block_needs_at_least_the_width_with_which_the_share_is_stored(monkeyp
     def found(task, construct, **arguments):
         mlp = construct(task.facts, (0,))
         tried.append(mlp.A.shape[0])
-        answered = 1.0 if len(mlp.A) >= 38 else 0.98
+        answered = 1.0 if len(mlp.A) >= 36 else 0.98
         return SimpleNamespace(adaptive=answered)
 
     monkeypatch.setattr(capacity, "insert", found)
     result = block_capacity("whitened", "adaptive", 16, 20, 0, 256)
-    assert result == {"width": 38, "parameters": 3 * 16 * 38}
-    assert min(tried) < 38 < max(tried)
+    assert result == {"width": 36, "parameters": 3 * 16 * 36}
+    assert min(tried) < 36 < max(tried)
     assert math.isnan(block_capacity("whitened", "adaptive", 16, 20, 0, 32)["width"])
     alone = block_capacity("whitened", "alone", 16, 20, 0, 256)["width"]
     assert 1 <= alone <= 256
@@ -153,6 +156,50 @@ def test_measurements_are_shares_and_repeat(monkeypatch):
     assert found["Lipschitz"] > 0 and found["unit Lipschitz"] > 0
 
 
+@pytest.mark.parametrize(("residual", "free_values"), [(True, False), (False, True)])
+def test_each_liberty_is_the_one_that_was_named(monkeypatch, residual, free_values):
+    def found(task, construct, *, make_block, **arguments):
+        assert make_block.keywords == {"residual": residual, "free_values": free_values}
+        block = SimpleNamespace(mlp=construct(task.facts, (0,)))
+        return SimpleNamespace(block=block, training=0.5, adaptive=0.25)
+
+    monkeypatch.setattr(capacity, "insert", found)
+    assert ablated("whitened", residual, free_values, 16, 12, 60, 0)["adaptive"] == 0.25
+
+
+def test_mlps_of_whitened_values_are_folded_and_measured_after_the_exchange(monkeypatch):
+    aims, made = [], []
+
+    def constructed(construction, width):
+        def construct(facts, stream):
+            aims.append(facts.values)
+            return sketched_k2(facts, width, generator=generator(*stream), whitening="full")
+
+        return construct
+
+    def found(task, construct, *, stream, **arguments):
+        other = other_facts(task.facts, generator=generator(3))
+        made.extend((construct(task.facts, (1,)), construct(other, (2,)), other))
+        exchanged = SimpleNamespace(mlp=made[1])
+        return SimpleNamespace(
+            exchanged=exchanged, block=SimpleNamespace(mlp=made[0]), other=other, adaptive=0.5
+        )
+
+    monkeypatch.setattr(capacity, "constructor", constructed)
+    monkeypatch.setattr(capacity, "insert", found)
+    result = whitened_usability(30.0, 1.0, 16, 24, 200, 0)
+    _, memory, other = made
+    assert result["stored"] == retrieve(memory, other).accuracy == 1
+    assert result["Lipschitz"] == pytest.approx(score_lipschitz(memory, other).max().item())
+    assert aims[0].norm(dim=1).mean().item() == pytest.approx(1, rel=1e-5)
+    assert torch.linalg.cond(aims[0] - aims[0].mean(0)).item() == pytest.approx(1, rel=1e-3)
+    scores = memory(other.keys) @ other.values.T  # those of the values that it was made for
+    alone = sketched_k2(
+        FactSet(other.keys, aims[1], other.targets), 200, generator=generator(2), whitening="full"
+    )
+    torch.testing.assert_close(scores, alone(other.keys) @ aims[1].T, rtol=1e-3, atol=1e-3)
+
+
 def test_unknown_names_are_refused_before_anything_is_computed():
     with pytest.raises(ValueError, match=r"construction must be one of .*; got 'magic'"):
         block_capacity("magic", "adaptive", 16, 20, 0, 64)
@@ -160,3 +207,5 @@ def test_unknown_names_are_refused_before_anything_is_computed():
         block_capacity("whitened", "magic", 16, 20, 0, 64)
     with pytest.raises(ValueError, match="construction must be one of"):
         ablated("magic", False, False, 16, 20, 8, 0)
+    with pytest.raises(ValueError, match="width must be an integer of at least 1; got 0"):
+        constructor("whitened", 0)

@@ -28,6 +28,8 @@ class Code:
 
     def decodes(self, values: Float[Tensor, "N d"]) -> bool:
         """Whether <D c_i, v_i> > <D c_i, v_j> for all i and all j other than i (eq. 7)."""
+        if len(self.codes.unique(dim=0)) < len(self.codes):
+            return False
         table = FactSet(self.codes, values, torch.arange(len(values)))
         return stores_all(lambda c: c @ self.D.T, table)
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 from scipy.linalg import lstsq
 from torch import Tensor, nn
 
@@ -23,9 +23,6 @@ EXCESS = 0.1
 #: Finite differences of a gate with a kink go at most this share of the way to it.
 TOWARDS_KINK = 0.5
 
-#: What stands for a move of zero: large enough that a step over it is finite.
-SMALLEST = 1e-100
-
 
 class GadgetEncoder(nn.Module):
     """enc_j(x) = 1^T [(A_j x) * sigma(G_j x)], j = 1, ..., m, each with h hidden units.
@@ -36,7 +33,8 @@ class GadgetEncoder(nn.Module):
         gate: sigma, as in :class:`lib.mlp.GatedMLP`.
 
     Raises:
-        ValueError: the shapes do not fit, an entry is not finite, or the gate is unknown.
+        ValueError: the shapes do not fit or are empty, dtypes differ, an entry is not finite, or
+            the gate is unknown.
 
     Source: Dugan et al., Section 4.1.
     """
@@ -45,10 +43,11 @@ class GadgetEncoder(nn.Module):
         self, A: Float[Tensor, "m h d"], G: Float[Tensor, "g h d"], gate: str = "silu"
     ) -> None:
         super().__init__()
-        if A.ndim != 3 or G.shape not in (A.shape, (1, *A.shape[1:])):
+        fits = A.ndim == 3 and G.shape in (A.shape, (1, *A.shape[1:])) and A.dtype == G.dtype
+        if not fits or 0 in A.shape:
             raise ValueError(
-                f"A must be (m, h, d) and G as A or (1, h, d); "
-                f"got {tuple(A.shape)} and {tuple(G.shape)}"
+                f"A must be (m, h, d), not empty, and G as A or (1, h, d), of one dtype; "
+                f"got {tuple(A.shape)}, {tuple(G.shape)}, {A.dtype} and {G.dtype}"
             )
         if gate not in GATES:
             raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
@@ -105,23 +104,28 @@ def solve_gadgets(
 ) -> Float[Tensor, "m h d"]:
     """Up projections A_j of least norm with M vec(A_j) = the codes' column j.
 
-    By a complete orthogonal factorisation of M, which shows its rank; M^T M is never formed. M
-    itself, of F times h d entries, at least F^2, is.
+    By a complete orthogonal factorisation of M, its rows scaled to unit norm, which shows its rank.
+    M, of F times h d entries, at least F^2, is formed; M^T M is not.
 
     Raises:
-        ValueError: M has not full row rank F, so that some codes have no encoder; the message says
-            by how much h must grow at least (a hidden unit adds at most d to the rank).
+        ValueError: M has not full row rank F. The message says by how much h must grow at least (a
+            hidden unit adds at most d to the rank), or that keys are zero or repeated.
 
     Source: Dugan et al., Section 4.1, eq. 6, Algorithm 3.
     """
     (F, d), h = keys.shape, activations.shape[1]
-    solution, rank = _least_norm(gadget_matrix(keys, activations), codes)
+    M = gadget_matrix(keys.double(), activations.double())
+    norms = M.norm(dim=1, keepdim=True)
+    norms = torch.where(norms > 0, norms, 1)
+    solution, rank = _least_norm(M / norms, codes / norms)
+    if rank < F and (useful := len(keys[keys.any(1)].unique(dim=0))) < F:
+        raise ValueError(f"keys must be distinct and not zero, or no h helps; {useful} of {F} are")
     if rank < F:
         raise ValueError(
             f"the gadget's system has rank {rank}, below its {F} keys: h = {h} must grow by at "
             f"least {math.ceil((F - rank) / d)}, with gates of other units"
         )
-    return solution.T.reshape(-1, h, d)
+    return solution.to(codes).T.reshape(-1, h, d)
 
 
 def _least_norm(M: Tensor, Y: Tensor) -> tuple[Tensor, int]:
@@ -129,12 +133,8 @@ def _least_norm(M: Tensor, Y: Tensor) -> tuple[Tensor, int]:
 
     SciPy's driver, since torch's ``gelsy`` reports ranks that are too small now and then.
     """
-    X, _, rank, _ = lstsq(
-        M.double().cpu().numpy(),
-        Y.double().cpu().numpy(),
-        cond=RELATIVE_CUTOFF,
-        lapack_driver="gelsy",
-    )
+    M, goal = M.double().cpu().numpy(), Y.double().cpu().numpy()
+    X, _, rank, _ = lstsq(M, goal, cond=RELATIVE_CUTOFF, lapack_driver="gelsy")
     return torch.from_numpy(X).to(Y), rank
 
 
@@ -149,9 +149,10 @@ def gated_encoder(
 ) -> GadgetEncoder:
     """Encoder with random Gaussian gates and solved up projections: enc(k_i) = c_i.
 
-    Gates are scaled to pre-activations of order one. With an analytic gate that is no polynomial
-    (``silu``, ``gelu``), h >= F / d suffices for generic keys. With ``relu`` a key can have all
-    its gates off, and with ``identity`` the rank ends at d (d + 1) / 2.
+    Gates are scaled to pre-activations of order one for the median key. With an analytic gate that
+    is no polynomial (``silu``, ``gelu``), h >= F / d suffices for generic keys in exact arithmetic;
+    in double precision rank can stay below F at small d, whatever h (d = 2 and F = 30). With
+    ``relu`` a key can have all its gates off, and with ``identity`` the rank ends at d (d + 1) / 2.
 
     Args:
         keys: K.
@@ -164,7 +165,8 @@ def gated_encoder(
         A frozen encoder with h hidden units for each entry of a code.
 
     Raises:
-        ValueError: an argument is out of range, or the system has not full rank.
+        ValueError: an argument is out of range, the system has not full rank, or its solution
+            leaves less than a third of the codes' digits.
 
     Source: Dugan et al., Algorithms 2 and 3; sharing is ours.
     """
@@ -178,11 +180,10 @@ def gated_encoder(
             f"whatever h; got {len(keys)}"
         )
     solve = _solver(keys, h, GATES[gate], generator)
-    if shared:
-        G, A = solve(codes)
-        return GadgetEncoder(A, G[None], gate).requires_grad_(False)
-    G, A = zip(*(solve(column[:, None]) for column in codes.T), strict=True)
-    return GadgetEncoder(torch.cat(A), torch.stack(G), gate).requires_grad_(False)
+    columns = [codes] if shared else codes.T[..., None]
+    G, A = zip(*(solve(column) for column in columns), strict=True)
+    encoder = GadgetEncoder(torch.cat(A), torch.stack(G), gate).requires_grad_(False)
+    return _checked(encoder, keys, codes)
 
 
 # --- keys with a single plus and a single minus ------------------------------------------------
@@ -201,8 +202,8 @@ def two_hot_keys(d: int) -> tuple[Int[Tensor, "F d"], Int[Tensor, "2 F"]]:
     return identity[pairs[0]] - identity[pairs[1]], pairs
 
 
-def two_hot_projections(codes: Int[Tensor, "F m"], d: int) -> Int[Tensor, "m d d"]:
-    """A_j of gadgets 1^T [(A_j x) * ReLU(x)] that send e_p - e_q to its code, in integers.
+def two_hot_projections(codes: Real[Tensor, "F m"], d: int) -> Real[Tensor, "m d d"]:
+    """A_j of gadgets 1^T [(A_j x) * ReLU(x)] that send e_p - e_q to its code, exactly.
 
     ReLU(e_p - e_q) = e_p picks row p, whose product with the key is A[p, p] - A[p, q]: zeros on the
     diagonal and minus the code elsewhere.
@@ -225,7 +226,7 @@ def two_hot_projections(codes: Int[Tensor, "F m"], d: int) -> Int[Tensor, "m d d
 
 def two_hot_encoder(codes: Int[Tensor, "F m"], d: int) -> GadgetEncoder:
     """The encoder of :func:`two_hot_projections`, in float64: exact for |codes| below 2^53."""
-    A = two_hot_projections(codes, d).double()
+    A = two_hot_projections(codes.double(), d)
     G = torch.eye(d, dtype=torch.float64)[None]
     return GadgetEncoder(A, G, "relu").requires_grad_(False)
 
@@ -257,36 +258,40 @@ def plain_encoder(
     *,
     generator: torch.Generator,
     gate: str = "relu",
-    step: float = 1e-6,
+    step: float | None = None,
 ) -> PlainMLP:
     """Encoder without gates: (sigma((g + t a) x) - sigma(g x)) / t in place of sigma'(g x) (a x).
 
-    With ``relu`` the quotient is exact as long as no key crosses the kink, and t is chosen so.
-    With a smooth activation the error falls like t, until rounding over t exceeds it. All gadgets
-    share the units g. Width h (m + 1).
+    With ``relu`` the quotient is exact while no key crosses the kink, and t is chosen so. With a
+    smooth activation the error falls like t, until rounding over t exceeds it. All gadgets share g.
+    Width h (m + 1).
 
     Args:
         keys, codes, h: as in :func:`gated_encoder`.
         gate: sigma; not ``identity``, whose derivative is constant.
-        step: > 0, by how much t a x moves g x, which is of order one; not used with ``relu``.
+        step: > 0, by how much t a x moves g x, of order one; by default the square root of the
+            dtype's eps, where both errors are of one order. Not used with ``relu``.
 
     Raises:
-        ValueError: an argument is out of range, or the system has not full rank.
+        ValueError: an argument is out of range, the system has not full rank, or a key is so near
+            to a kink that rounding would leave less than a third of the codes' digits.
 
     Source: Dugan et al., Section 4.1 and Appendix B.4.3, after Nichani et al. (2024).
     """
     _check(keys, codes, h)
     if gate not in GATES or gate == "identity":
         raise ValueError(f"gate must be one of {', '.join(GATES)}, but identity; got {gate!r}")
+    step = math.sqrt(torch.finfo(keys.dtype).eps) if step is None else step
     if not 0 < step < math.inf:
         raise ValueError(f"step must be positive and finite; got {step}")
-    G, A = _solver(keys, h, _slope(GATES[gate]), generator)(codes)
-    moves = torch.einsum("fd,mhd->fmh", keys, A).abs()
-    if gate == "relu":
-        steps = _steps_to_kink(keys @ G.T, moves)
-    else:
-        steps = step / moves.amax(0).clamp(min=SMALLEST)
-    return _quotients(G, torch.zeros(h).to(keys), A, steps, gate)
+    K = keys.double()
+    slope = torch.func.grad(lambda t: GATES[gate](t).sum())
+    G, A = _solver(K, h, slope, generator)(codes.double())
+    moves = torch.einsum("fd,mhd->fmh", K, A).abs()
+    exact = gate == "relu"
+    steps = _steps_to_kink(K @ G.T, moves) if exact else _steps(moves.new_tensor(step), moves)
+    encoder = _quotients(G, torch.zeros(h).to(K), A, steps, gate, keys.dtype)
+    return _checked(encoder, keys, codes) if exact else encoder
 
 
 def baum_encoder(keys: Float[Tensor, "F d"], codes: Float[Tensor, "F m"]) -> PlainMLP:
@@ -301,18 +306,20 @@ def baum_encoder(keys: Float[Tensor, "F d"], codes: Float[Tensor, "F m"]) -> Pla
         codes: the code of each key, in the dtype of the keys.
 
     Raises:
-        ValueError: keys are not in such a position.
+        ValueError: keys are not in such a position, or so nearly not that rounding in their dtype
+            would leave less than a third of the codes' digits.
 
     Source: Dugan et al., Appendix B.1.1, after Bubeck et al. (2020).
     """
     _check(keys, codes, 1)
+    K, C = keys.double(), codes.double()
     normals, thresholds, maps = [], [], []
-    for start in range(0, len(keys), keys.shape[1]):
-        block = slice(start, start + keys.shape[1])
-        goals = torch.cat([torch.ones(len(keys[block]), 1).to(keys), codes[block]], 1)
-        solution, rank = _least_norm(keys[block], goals)
+    for start in range(0, len(K), d := K.shape[1]):
+        block = slice(start, start + d)
+        goals = torch.cat([torch.ones(len(K[block]), 1).to(K), C[block]], 1)
+        solution, rank = _least_norm(K[block], goals)
         z, a = solution[:, 0], solution[:, 1:].T
-        off = (keys @ z - 1).abs()
+        off = (K @ z - 1).abs()
         off[block] = 2.0
         tau = off.min().item() / 2
         if rank < len(goals) or not tau > RELATIVE_CUTOFF:
@@ -323,43 +330,42 @@ def baum_encoder(keys: Float[Tensor, "F d"], codes: Float[Tensor, "F m"]) -> Pla
         normals += [z, z]
         thresholds += [1 - tau, 1 + tau]
         maps += [a, -a]
-    G, b, A = torch.stack(normals), torch.tensor(thresholds).to(keys), torch.stack(maps, 1)
-    moves = torch.einsum("fd,mhd->fmh", keys, A).abs()
-    return _quotients(G, -b, A, _steps_to_kink(keys @ G.T - b, moves), "relu")
+    G, b, A = torch.stack(normals), K.new_tensor(thresholds), torch.stack(maps, 1)
+    moves = torch.einsum("fd,mhd->fmh", K, A).abs()
+    steps = _steps_to_kink(K @ G.T - b, moves)
+    return _checked(_quotients(G, -b, A, steps, "relu", keys.dtype), keys, codes)
 
 
-def _quotients(G: Tensor, b: Tensor, A: Tensor, steps: Tensor, gate: str) -> PlainMLP:
-    """sum_r (sigma((g_r + t_jr a_jr) x + b_r) - sigma(g_r x + b_r)) / t_jr for j = 1, ..., m."""
+def _quotients(
+    G: Tensor, b: Tensor, A: Tensor, steps: Tensor, gate: str, dtype: torch.dtype
+) -> PlainMLP:
+    """sum_r (sigma((g_r + t_jr a_jr) x + b_r) - sigma(g_r x + b_r)) / t_jr for j = 1, ..., m.
+
+    A unit that moves no key has an infinite step, and no part in the sum.
+    """
     m, h, d = A.shape
     spread = torch.block_diag(*(1 / steps)[:, None])
-    return PlainMLP(
-        torch.cat([G, (G + steps[..., None] * A).reshape(m * h, d)]),
-        b.repeat(m + 1),
-        torch.cat([-1 / steps, spread], 1),
-        gate,
-    ).requires_grad_(False)
+    moved = G + steps.where(steps.isfinite(), 0)[..., None] * A
+    A, B = torch.cat([G, moved.reshape(m * h, d)]), torch.cat([-1 / steps, spread], 1)
+    b = b.repeat(m + 1)
+    return PlainMLP(A.to(dtype), b.to(dtype), B.to(dtype), gate).requires_grad_(False)
 
 
 def _steps_to_kink(activations: Tensor, moves: Tensor) -> Tensor:
     """For each gadget and unit, half the largest step that takes no key across the kink."""
-    shares = activations.abs()[:, None] / moves.clamp(min=SMALLEST)
-    return TOWARDS_KINK * shares.amin(0)
+    return TOWARDS_KINK * _steps(activations.abs()[:, None], moves)
 
 
-def _slope(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def slope(t: Tensor) -> Tensor:
-        t = t.detach().requires_grad_(True)
-        (derivative,) = torch.autograd.grad(activation(t).sum(), t)
-        return derivative
-
-    return slope
+def _steps(reach: Tensor, moves: Tensor) -> Tensor:
+    """For each gadget and unit, the largest step that moves no key by more than its reach."""
+    return torch.where(moves > torch.finfo(moves.dtype).tiny, reach / moves, torch.inf).amin(0)
 
 
 def _solver(
     keys: Tensor, h: int, gate: Callable[[Tensor], Tensor], generator: torch.Generator
 ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Codes to (G, A), with a fresh random G each time."""
-    size = keys.double().square().sum(1).mean().sqrt()
+    size = keys[keys.any(1)].double().norm(dim=1).median()  # a few long keys do not close gates
 
     def solve(codes: Tensor) -> tuple[Tensor, Tensor]:
         normal = torch.randn(h, keys.shape[1], dtype=torch.float64, generator=generator)
@@ -367,6 +373,17 @@ def _solver(
         return G, solve_gadgets(keys, gate(keys @ G.T), codes)
 
     return solve
+
+
+def _checked(encoder: nn.Module, keys: Tensor, codes: Tensor) -> nn.Module:
+    """The encoder; raise ValueError unless rounding has left a third of the codes' digits."""
+    error, size = (encoder(keys) - codes).abs().max().item(), codes.abs().max().item()
+    if not error <= (allowed := torch.finfo(keys.dtype).eps ** (1 / 3) * size):
+        raise ValueError(
+            f"keys are too close to each other or to a kink, or too unlike in length, for "
+            f"{keys.dtype}: codes are off by {error:.2g}, more than {allowed:.2g}"
+        )
+    return encoder
 
 
 def _check(keys: Tensor, codes: Tensor, h: int) -> None:

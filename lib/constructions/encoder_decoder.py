@@ -18,13 +18,22 @@ class EncoderDecoder(nn.Module):
 
     Args:
         encoder: keys to codes, with ``width`` and ``parameter_count``.
-        D: decoder.
+        D: decoder, in the dtype of the encoder.
+
+    Raises:
+        ValueError: D does not take the encoder's codes, is empty, or has another dtype.
 
     Source: Dugan et al., Section 4.3.
     """
 
     def __init__(self, encoder: GadgetEncoder | GatedMLP | PlainMLP, D: Float[Tensor, "d m"]):
         super().__init__()
+        last = encoder.A if isinstance(encoder, GadgetEncoder) else encoder.B
+        if D.ndim != 2 or len(D) == 0 or D.shape[1] != len(last) or D.dtype != last.dtype:
+            raise ValueError(
+                f"D must be (d, {len(last)}), as codes are, not empty and {last.dtype}; "
+                f"got {tuple(D.shape)} and {D.dtype}"
+            )
         self.encoder, self.D = encoder, nn.Parameter(D, requires_grad=False)
 
     def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n h"]:
@@ -169,10 +178,12 @@ def naive(facts: FactSet) -> PlainMLP:
     no convex combination of the others.
 
     Raises:
-        ValueError: a key or an answer is not decodable, or two keys are equal.
+        ValueError: a key or an answer is not decodable, two keys are equal, or there is only one.
 
     Source: Dugan et al., Appendix B.3.1, whose text leaves the thresholds open.
     """
+    if len(facts) < 2 or len(facts.keys.unique(dim=0)) < len(facts):
+        raise ValueError(f"keys must be at least 2 and distinct; got {len(facts)} rows")
     keys = decodability(facts.keys)
     _check_decodable("keys", keys)
     U, K = keys.outputs, facts.keys.double().cpu()

@@ -14,7 +14,7 @@ from lib.decoding import Memory, retrieve, unit_outputs
 from lib.facts import FactSet, bijection, gaussian, ill_condition, other_facts
 from lib.mlp import GatedMLP
 from lib.noisy_queries import score_lipschitz
-from lib.numerics import generator, unit_rows
+from lib.numerics import check_width, generator, unit_rows
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import RecallTask, recall_task
 from lib.transformer.training import Plan, key_accuracies, train
@@ -104,11 +104,12 @@ def constructor(
     inside a block margins count.
 
     Raises:
-        ValueError: the construction is unknown.
+        ValueError: the construction is unknown, or the width below 1.
     """
     if construction not in CONSTRUCTIONS:
         known = ", ".join(CONSTRUCTIONS)
         raise ValueError(f"construction must be one of {known}; got {construction!r}")
+    check_width(width)
     closed_form, _ = CONSTRUCTIONS[construction]
 
     def construct(facts: FactSet, stream: tuple[int, ...]) -> GatedMLP:
