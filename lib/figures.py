@@ -26,7 +26,7 @@ WHITENED = Method("Hebbian, whitened", "#009E73", "s")
 EXACT_K2 = Method("Hebbian, exact $K_2$", "#E69F00", "D")
 DATA_DEPENDENT = Method("Hebbian, data-dependent", "#CC79A7", "P")
 NTK = Method("NTK", "#8C6D31", "X")
-ENCODER_DECODER = Method("exact encoder, random decoder", "#6A3D9A", "^")
+ENCODER_DECODER = Method("exact encoder, random decoder", "#6A3D9A", ">")
 TRAINED = Method("gradient descent", "#000000", "*")
 
 # Ways of editing facts, in colours that also differ from those above.

@@ -58,8 +58,8 @@ def announcement(source: Path, preset: str | None, parameters: dict[str, Any]) -
     """What will be run, and what it cost when it was measured."""
     others = ", ".join(f"{name} = {value}" for name, value in parameters.items())
     lines = [f"{source.stem} with {others or 'its defaults'}"]
-    costs = pd.read_csv(COSTS, dtype={"chapter": str})
-    costs = costs[costs["chapter"] == source.stem[:2]].set_index("preset")
+    costs = pd.read_csv(COSTS)
+    costs = costs[costs["chapter"] == int(source.stem[:2])].set_index("preset")
     measured = preset or ("these parameters" if parameters else "defaults")
     for name in dict.fromkeys([measured, "defaults"]):
         if name in costs.index:

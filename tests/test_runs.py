@@ -21,6 +21,9 @@ def workshop(tmp_path, monkeypatch):
     monkeypatch.setattr(execution, "ROOT", tmp_path)
     monkeypatch.setattr(execution, "NOTEBOOKS", notebooks)
     monkeypatch.setattr(execution, "RUNS", tmp_path / "_runs")
+    costs = tmp_path / "chapters.csv"
+    costs.write_text("chapter,preset,seconds,GiB\n5,defaults,12.3,0.46\n")
+    monkeypatch.setattr(runs, "COSTS", costs)
     return tmp_path
 
 
@@ -46,7 +49,10 @@ def test_a_run_says_what_it_runs_what_came_out_and_where_it_is(workshop, capsys)
     runs.main(["run", "5", "--preset", "smoke", "-p", "seed", "3"])
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith(f"{CHAPTER.stem} with ") and "seed = 3" in said[0]
-    assert any(line.startswith("  measured with defaults: ") for line in said)
+    assert said[1:3] == [
+        "  not measured with smoke",
+        "  measured with defaults: 12 s of one core, 0.5 GiB",
+    ]
     assert any(line.startswith("reproduced ") for line in said)
     assert said[-2].endswith("verdicts differ from the committed ones")
     assert said[-1] == f"wrote _runs/smoke/{CHAPTER.stem}.ipynb"
