@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from lib.constructions.encoder_decoder import exact_parameters
 from lib.constructions.hebbian import sketched_k2
 from lib.decoding import retrieve
 from lib.facts import FactSet, other_facts, random_facts
@@ -16,11 +17,14 @@ from lib.transformer.block import RecallBlock
 from lib.transformer.capacity import (
     ABLATION_POINT,
     CAPACITY_POINT,
+    ENOUGH,
+    FIRST,
     WHITENING_POINT,
     ablated,
     block_capacity,
     constructor,
     insert,
+    random_task,
     whitened_usability,
 )
 from lib.transformer.recall import recall_task
@@ -133,6 +137,19 @@ def test_a_block_needs_at_least_the_width_with_which_the_share_is_stored(monkeyp
     assert math.isnan(block_capacity("whitened", "adaptive", 16, 20, 0, 32)["width"])
     alone = block_capacity("whitened", "alone", 16, 20, 0, 256)["width"]
     assert 1 <= alone <= 256
+
+
+def test_the_encoder_decoder_has_gadgets_of_whole_units_and_the_paper_s_count(monkeypatch):
+    facts = random_facts(40, 16, generator=generator(8))
+    mlp = constructor("encoder-decoder", 30)(facts, (9,))
+    assert mlp.A.shape[0] == 30  # ten entries of three units each
+    assert constructor("encoder-decoder", 32)(facts, (9,)).A.shape[0] == 30
+    found = block_capacity("encoder-decoder", "alone", 16, 40, 0, 512)
+    m = found["width"] // 3
+    assert found == {"width": 3 * m, "parameters": exact_parameters(m, 40, 16, 16)}
+    task, stream = random_task(16, 40, 0)
+    stored = constructor("encoder-decoder", 3 * m)(task.facts, (*stream, FIRST))
+    assert retrieve(stored, task.facts).accuracy >= ENOUGH
 
 
 def test_points_of_the_sweeps_name_the_arguments():

@@ -7,7 +7,15 @@ from functools import partial
 
 import torch
 
-from lib.capacity import CONSTRUCTIONS, embedded_facts, smallest_width
+from lib import capacity
+from lib.capacity import embedded_facts, nested_normal, smallest_width
+from lib.constructions.decoder import random_code
+from lib.constructions.encoder import hidden_size
+from lib.constructions.encoder_decoder import (
+    exact_parameters,
+    margin_optimal,
+    with_exact_encoder,
+)
 from lib.constructions.gradient import Recipe, gradient_descent
 from lib.decodability import fold_whitening, whitened, whitening
 from lib.decoding import Memory, retrieve, unit_outputs
@@ -22,6 +30,9 @@ from lib.transformer.training import Plan, key_accuracies, train
 #: Random streams of an insertion: the other facts, both memories, initial weights, the training
 #: run, and both measurements.
 OTHER, FIRST, SECOND, WEIGHTS, STEPS, TRAINING, ADAPTIVE = range(7)
+
+#: Random stream of an encoder, within that of its memory.
+CODED = 0
 
 #: Contexts of every key in a measurement.
 CONTEXTS = 4
@@ -95,10 +106,26 @@ def insert(
     )
 
 
+def _encoder_decoder(facts: FactSet, width: int, stream: tuple[int, ...]) -> GatedMLP:
+    F, d = facts.keys.shape
+    m = max(1, width // hidden_size(F, d))
+    normal, _ = nested_normal(m, facts.values.shape[1], *stream)
+    code = random_code(margin_optimal(facts).values, normal.T.contiguous())
+    return with_exact_encoder(facts, code, generator=generator(*stream, CODED)).folded()
+
+
+#: Those of :mod:`lib.capacity`, and the encoder-decoder: (facts, width, stream) -> MLP, and c of
+#: its width c F log F / d, roughly, where searches begin.
+CONSTRUCTIONS = capacity.CONSTRUCTIONS | {"encoder-decoder": (_encoder_decoder, 6.0)}
+
+
 def constructor(
     construction: str, width: int, *, recipe: Recipe = RECIPE
 ) -> Callable[[FactSet, tuple[int, ...]], GatedMLP]:
-    """(facts, stream) -> MLP of a width, by a construction of :mod:`lib.capacity`.
+    """(facts, stream) -> MLP of a width, by one of :data:`CONSTRUCTIONS`.
+
+    The encoder-decoder, folded into one MLP, has 1.1 F / d hidden units for every entry of its
+    random code, and as many entries as the width allows; whether the code decodes is left open.
 
     Closed forms compute in float64. Gradient descent goes on after all facts are stored, since
     inside a block margins count.
@@ -138,7 +165,7 @@ def block_capacity(
     """The smallest width that is enough, and its number of weights; NaN if none is found.
 
     Args:
-        construction: a key of :data:`lib.capacity.CONSTRUCTIONS`.
+        construction: a key of :data:`CONSTRUCTIONS`.
         criterion: one of :data:`CRITERIA`.
         d, F: dimension of untied isotropic keys and values, and their number.
         seed: names facts, tokens and weights.
@@ -162,11 +189,16 @@ def block_capacity(
             return retrieve(memory, task.facts).accuracy >= ENOUGH
         return insert(task, construct, stream=stream).adaptive >= ENOUGH
 
-    guess = round(CONSTRUCTIONS[construction][1] * F * math.log(F) / d)
-    width = smallest_width(enough, guess=max(1, guess), largest=largest)
-    if width is None:
+    encoded = construction == "encoder-decoder"
+    unit = hidden_size(F, d) if encoded else 1  # hidden units come in gadgets of this size
+    guess = round(CONSTRUCTIONS[construction][1] * F * math.log(F) / d / unit)
+    count = smallest_width(
+        lambda n: enough(n * unit), guess=max(1, guess), largest=max(largest // unit, 4)
+    )
+    if count is None:
         return {"width": math.nan, "parameters": math.nan}
-    return {"width": width, "parameters": 3 * d * width}
+    parameters = exact_parameters(count, F, d, d) if encoded else 3 * d * count
+    return {"width": count * unit, "parameters": parameters}
 
 
 #: Names of the entries of a point of an ablation.
