@@ -16,7 +16,7 @@ from lib.constructions.ntk import ntk_mlp
 from lib.decoding import stores_all
 from lib.facts import FactSet, random_facts, sphere, spike
 from lib.mlp import GatedMLP
-from lib.numerics import generator
+from lib.numerics import check_choice, generator
 
 #: Widths that are tried: all small ones, then 16 for every doubling, 4.4 per cent apart.
 WIDTHS = np.unique(np.round(2 ** (np.arange(17 * 16 + 1) / 16)).astype(int)).tolist()
@@ -162,8 +162,7 @@ def embedded_facts(embedding: str, d: int, F: int, *stream: int) -> FactSet:
 
     Source: Garcia et al., Appendices A.3.1 and A.5.2.
     """
-    if embedding not in EMBEDDINGS:
-        raise ValueError(f"embedding must be one of {', '.join(EMBEDDINGS)}; got {embedding!r}")
+    check_choice("embedding", embedding, EMBEDDINGS)
     facts = random_facts(F, d, generator=generator(*stream, 0))
     if embedding == "tied":
         return FactSet(facts.keys, facts.keys, facts.targets)
@@ -191,18 +190,32 @@ def smallest_mlp(
     Raises:
         ValueError: the construction is unknown, or largest out of range.
     """
-    width = _search(facts, construction, stream, largest)
+    width = construction_width(facts, construction, stream, largest)
     return None if width is None else CONSTRUCTIONS[construction][0](facts, width, stream)
 
 
-def _search(facts: FactSet, construction: str, stream: tuple[int, ...], largest: int) -> int | None:
-    if construction not in CONSTRUCTIONS:
-        known = ", ".join(CONSTRUCTIONS)
-        raise ValueError(f"construction must be one of {known}; got {construction!r}")
+def construction_width(
+    facts: FactSet,
+    construction: str,
+    stream: tuple[int, ...],
+    largest: int,
+    *,
+    aims: FactSet | None = None,
+) -> int | None:
+    """The width of :func:`smallest_width` with which a construction stores facts.
+
+    Args:
+        facts, construction, stream, largest: as in :func:`smallest_mlp`.
+        aims: what the construction is given instead of the facts, of the same size.
+
+    Raises:
+        ValueError: as :func:`smallest_mlp`.
+    """
+    check_choice("construction", construction, CONSTRUCTIONS)
     construct, factor = CONSTRUCTIONS[construction]
     F, d = facts.keys.shape
     return smallest_width(
-        lambda m: stores_all(construct(facts, m, stream), facts),
+        lambda m: stores_all(construct(facts if aims is None else aims, m, stream), facts),
         guess=max(1, round(factor * F * np.log(F) / d)),
         largest=largest,
     )
@@ -230,7 +243,7 @@ def capacity(
     Source: Garcia et al., Appendix A.3.1, with :func:`smallest_width` for the binary search.
     """
     facts = embedded_facts(embedding, d, F, seed, d, F, 0)
-    width = _search(facts, construction, (seed, d, F, 1), largest)
+    width = construction_width(facts, construction, (seed, d, F, 1), largest)
     if width is None:
         return {"width": float("nan"), "parameters": float("nan")}
     return {"width": width, "parameters": 3 * d * width}

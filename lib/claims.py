@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from lib.interactive import stacking
+
 MIME = "application/vnd.fact-storage.claims+json"
 
 REPRODUCED = "reproduced"
@@ -128,14 +130,9 @@ class ClaimTable:
         frame = self.frame().map(html.escape)
         frame["verdict"] += "<br><code>" + frame.pop("id") + "</code>"
         frame["ours"] += "<br>(" + frame.pop("holds if") + ")"
-        head = "".join(f"<th>{name}</th>" for name in frame)
-        rows = "".join(
-            "<tr>"
-            + "".join(f'<td data-label="{n}">{cell}</td>' for n, cell in row.items())
-            + "</tr>"
-            for row in frame.to_dict("records")
-        )
-        return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        head, rows = stacking(frame)
+        body = "".join(rows)
+        return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         return {

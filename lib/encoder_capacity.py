@@ -22,7 +22,7 @@ from lib.constructions.encoder_decoder import (
 from lib.decodability import Decodability, decodability, whitened, whitening
 from lib.decoding import stores_all
 from lib.facts import FactSet, ill_condition
-from lib.numerics import generator
+from lib.numerics import check_choice, generator
 
 METHODS = ("Bin + JL", "GD + JL", "Bin + GD", "GD + GD", "GD", "NTK", "NTK, u*")
 
@@ -130,8 +130,7 @@ def encoder_capacity(
     Raises:
         ValueError: the method is unknown, or as :func:`conditioned_facts`.
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
+    check_choice("method", method, METHODS)
     point = (whitening_strength, condition_number, d, F, seed)
     _, optimal = _table(point)
     m, width, parameters = _sizes(method, point)
@@ -145,8 +144,8 @@ def _sizes(method: str, point: Point) -> tuple[Number, Number, Number]:
     if method in ("GD", "NTK", "NTK, u*"):
         name = "gradient descent" if method == "GD" else "NTK"
         aims = margin_optimal(facts, optimal) if method == "NTK, u*" else facts
-        width = _smallest_construction(name, aims, facts, stream)
-        return d, width, 3 * d * width
+        width = capacity.construction_width(facts, name, stream, LARGEST, aims=aims)
+        return (d, width, 3 * d * width) if width else (d, np.nan, np.nan)
     code = _code(method[-2:], point)
     if code is None:
         return np.nan, np.nan, np.nan
@@ -157,19 +156,6 @@ def _sizes(method: str, point: Point) -> tuple[Number, Number, Number]:
         return m, m * hidden_size(F, d), exact_parameters(m, F, d, d)
     width = _smallest_encoder(facts, code, stream)
     return m, width, (2 * d + m) * width + d * m
-
-
-def _smallest_construction(
-    name: str, aims: FactSet, facts: FactSet, stream: tuple[int, ...]
-) -> Number:
-    construct, factor = capacity.CONSTRUCTIONS[name]
-    F, d = facts.keys.shape
-    width = capacity.smallest_width(
-        lambda m: stores_all(construct(aims, m, stream), facts),
-        guess=max(1, round(factor * F * np.log(F) / d)),
-        largest=LARGEST,
-    )
-    return np.nan if width is None else width
 
 
 def _smallest_encoder(facts: FactSet, code: Code, stream: tuple[int, ...]) -> Number:

@@ -147,6 +147,21 @@ def slider(
     )
 
 
+def stacking(cells: pd.DataFrame) -> tuple[str, list[str]]:
+    """Head and rows of a table whose cells name their columns, so that a phone can stack them.
+
+    Args:
+        cells: the table, its cells in HTML.
+    """
+    rows = [
+        "<tr>"
+        + "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in row.items())
+        + "</tr>"
+        for row in cells.to_dict("records")
+    ]
+    return "".join(f"<th>{name}</th>" for name in cells), rows
+
+
 def filterable(cells: pd.DataFrame, by: pd.DataFrame) -> Page:
     """A table of which a reader sees the rows he chooses; all of them where no script runs.
 
@@ -159,17 +174,13 @@ def filterable(cells: pd.DataFrame, by: pd.DataFrame) -> Page:
     """
     if len(by) != len(cells):
         raise ValueError(f"by must have {len(cells)} rows; got {len(by)}")
-    rows = "\n".join(
-        "<tr>"
-        + "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in row.items())
-        + "</tr>"
-        for row in cells.to_dict("records")
-    )
+    head, rows = stacking(cells)
+    rows = "\n".join(rows)
     return Page(
         TABLE.format(
             name=f"table-{zlib.crc32(rows.encode()):08x}",
             selects="\n".join(_select(name, by[name].unique()) for name in by),
-            head="".join(f"<th>{name}</th>" for name in cells),
+            head=head,
             rows=rows,
             keys=json.dumps(by.to_numpy().tolist(), ensure_ascii=False).replace("</", "<\\/"),
         )

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lib.files import replacing
+from lib.numerics import check_choice
 
 GATES = {
     "identity": lambda t: t,
@@ -16,8 +17,44 @@ GATES = {
 }
 
 
-class GatedMLP(nn.Module):
-    """MLP(x) = B phi(x) with features phi(x) = (A x) * sigma(G x), no biases.
+class _OneHiddenLayer(nn.Module):
+    """MLP(x) = B phi(x), whatever the features."""
+
+    def _keep(self, gate: str, **weights: Tensor) -> None:
+        """Take the weights, which fit one another, for parameters, once they are checked."""
+        *first, last = weights
+        names = f"{', '.join(first)} and {last}"
+        dtypes = [weight.dtype for weight in weights.values()]
+        if not all(weight.numel() for weight in weights.values()) or len(set(dtypes)) > 1:
+            shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+            raise ValueError(
+                f"{names} must not be empty and must share one dtype; got {shapes}, "
+                f"{', '.join(map(str, dtypes))}"
+            )
+        if not all(weight.isfinite().all() for weight in weights.values()):
+            raise ValueError(f"{names} must be finite")
+        check_choice("gate", gate, GATES)
+        for name, weight in weights.items():
+            setattr(self, name, nn.Parameter(weight))
+        self.gate = gate
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d_v"]:
+        """MLP(x) for each row."""
+        return self.features(x) @ self.B.T
+
+    @property
+    def width(self) -> int:
+        """Hidden width m."""
+        return self.A.shape[0]
+
+    @property
+    def parameter_count(self) -> int:
+        """W, all entries of the weights."""
+        return sum(weight.numel() for weight in self.parameters())
+
+
+class GatedMLP(_OneHiddenLayer):
+    """MLP(x) = B phi(x) with features phi(x) = (A x) * sigma(G x), no biases; W = (2 d + d_v) m.
 
     Args:
         A: up projection.
@@ -42,35 +79,11 @@ class GatedMLP(nn.Module):
         shapes = {"A": tuple(A.shape), "G": tuple(G.shape), "B": tuple(B.shape)}
         if not A.ndim == B.ndim == 2 or A.shape != G.shape or B.shape[1] != A.shape[0]:
             raise ValueError(f"A and G must be (m, d) and B (d_v, m); got {shapes}")
-        if 0 in A.shape or len(B) == 0 or not A.dtype == G.dtype == B.dtype:
-            raise ValueError(
-                f"A, G and B must not be empty and must share one dtype; got {shapes}, "
-                f"{A.dtype}, {G.dtype}, {B.dtype}"
-            )
-        if not all(weight.isfinite().all() for weight in (A, G, B)):
-            raise ValueError("A, G and B must be finite")
-        if gate not in GATES:
-            raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
-        self.A, self.G, self.B = nn.Parameter(A), nn.Parameter(G), nn.Parameter(B)
-        self.gate = gate
+        self._keep(gate, A=A, G=G, B=B)
 
     def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
         """phi(x) for each row."""
         return (x @ self.A.T) * GATES[self.gate](x @ self.G.T)
-
-    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d_v"]:
-        """MLP(x) for each row."""
-        return self.features(x) @ self.B.T
-
-    @property
-    def width(self) -> int:
-        """Hidden width m."""
-        return self.A.shape[0]
-
-    @property
-    def parameter_count(self) -> int:
-        """W, all entries of A, G and B: (2 d + d_v) m."""
-        return sum(weight.numel() for weight in self.parameters())
 
     def save(self, path: str | Path) -> None:
         """Write weights and gate to one file, which is complete or as it was before."""
@@ -84,8 +97,8 @@ class GatedMLP(nn.Module):
         return cls(**stored["weights"], gate=stored["gate"]).requires_grad_(False)
 
 
-class PlainMLP(nn.Module):
-    """MLP(x) = B sigma(A x + b), without gates.
+class PlainMLP(_OneHiddenLayer):
+    """MLP(x) = B sigma(A x + b), without gates; W = (d + 1 + d_v) m.
 
     Args:
         A: hidden weights.
@@ -111,35 +124,11 @@ class PlainMLP(nn.Module):
         shapes = {"A": tuple(A.shape), "b": tuple(b.shape), "B": tuple(B.shape)}
         if not A.ndim == B.ndim == 2 or b.shape != A.shape[:1] or B.shape[1] != A.shape[0]:
             raise ValueError(f"A must be (m, d), b (m,) and B (d_v, m); got {shapes}")
-        if 0 in A.shape or len(B) == 0 or not A.dtype == b.dtype == B.dtype:
-            raise ValueError(
-                f"A, b and B must not be empty and must share one dtype; got {shapes}, "
-                f"{A.dtype}, {b.dtype}, {B.dtype}"
-            )
-        if not all(weight.isfinite().all() for weight in (A, b, B)):
-            raise ValueError("A, b and B must be finite")
-        if gate not in GATES:
-            raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
-        self.A, self.b, self.B = nn.Parameter(A), nn.Parameter(b), nn.Parameter(B)
-        self.gate = gate
+        self._keep(gate, A=A, b=b, B=B)
 
     def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
         """sigma(A x + b) for each row."""
         return GATES[self.gate](x @ self.A.T + self.b)
-
-    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d_v"]:
-        """MLP(x) for each row."""
-        return self.features(x) @ self.B.T
-
-    @property
-    def width(self) -> int:
-        """Hidden width m."""
-        return self.A.shape[0]
-
-    @property
-    def parameter_count(self) -> int:
-        """W, all entries of A, b and B: (d + 1 + d_v) m."""
-        return sum(weight.numel() for weight in self.parameters())
 
 
 def random_mlp(d: int, m: int, d_v: int, gate: str, *, generator: torch.Generator) -> GatedMLP:

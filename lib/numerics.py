@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import torch
@@ -226,6 +226,12 @@ def check_ridge(ridge: float) -> None:
     """Raise ValueError unless ridge is finite and >= 0."""
     if not 0 <= ridge < math.inf:
         raise ValueError(f"ridge must be finite and >= 0; got {ridge}")
+
+
+def check_choice(name: str, value: str, allowed: Collection[str]) -> None:
+    """Raise ValueError unless the value is one of those allowed; the message lists them."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
 def check_width(width: int) -> None:

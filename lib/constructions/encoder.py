@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lib.facts import check_embeddings
 from lib.mlp import GATES, GatedMLP, PlainMLP
-from lib.numerics import RELATIVE_CUTOFF, check_width
+from lib.numerics import RELATIVE_CUTOFF, check_choice, check_width
 
 #: Hidden units beyond F / d, as a share: they lower the condition number by orders of magnitude.
 EXCESS = 0.1
@@ -49,8 +49,7 @@ class GadgetEncoder(nn.Module):
                 f"A must be (m, h, d), not empty, and G as A or (1, h, d), of one dtype; "
                 f"got {tuple(A.shape)}, {tuple(G.shape)}, {A.dtype} and {G.dtype}"
             )
-        if gate not in GATES:
-            raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+        check_choice("gate", gate, GATES)
         if not (A.isfinite().all() and G.isfinite().all()):
             raise ValueError("A and G must be finite")
         self.A, self.G, self.gate = nn.Parameter(A), nn.Parameter(G), gate
@@ -171,8 +170,7 @@ def gated_encoder(
     Source: Dugan et al., Algorithms 2 and 3; sharing is ours.
     """
     _check(keys, codes, h)
-    if gate not in GATES:
-        raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
+    check_choice("gate", gate, GATES)
     d = keys.shape[1]
     if gate == "identity" and len(keys) > d * (d + 1) // 2:
         raise ValueError(

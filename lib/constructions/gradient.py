@@ -11,7 +11,7 @@ from tqdm import tqdm
 from lib.decoding import retrieve
 from lib.facts import FactSet
 from lib.mlp import GATES, GatedMLP
-from lib.numerics import check_width
+from lib.numerics import check_choice, check_width
 
 LOSSES = ("cross entropy", "squared")
 
@@ -83,10 +83,8 @@ def gradient_descent(
     Source: Garcia et al., Appendix A.1.1.
     """
     check_width(width)
-    if gate not in GATES:
-        raise ValueError(f"gate must be one of {', '.join(GATES)}; got {gate!r}")
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
+    check_choice("gate", gate, GATES)
+    check_choice("loss", loss, LOSSES)
     if codes is not None and (loss != "squared" or codes.shape != facts.values.shape):
         raise ValueError(
             f"codes must be {tuple(facts.values.shape)}, as values, with the squared loss; "

@@ -18,6 +18,7 @@ from lib.mlp import GatedMLP
 from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
+    check_choice,
     check_ridge,
     check_width,
     least_squares,
@@ -240,8 +241,7 @@ def _check_readout(
     facts: FactSet, whitening: str, ridge: float, codes: Tensor | None
 ) -> Float[Tensor, "N d_c"]:
     """The codes, once everything about the readout is allowed."""
-    if whitening not in WHITENINGS:
-        raise ValueError(f"whitening must be one of {', '.join(WHITENINGS)}; got {whitening!r}")
+    check_choice("whitening", whitening, WHITENINGS)
     check_ridge(ridge)
     if codes is None:
         return facts.values

@@ -22,7 +22,7 @@ from lib.decoding import Memory, retrieve, unit_outputs
 from lib.facts import FactSet, bijection, gaussian, ill_condition, other_facts
 from lib.mlp import GatedMLP
 from lib.noisy_queries import score_lipschitz
-from lib.numerics import check_width, generator, unit_rows
+from lib.numerics import check_choice, check_width, generator, unit_rows
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import RecallTask, recall_task
 from lib.transformer.training import Plan, key_accuracies, train
@@ -133,9 +133,7 @@ def constructor(
     Raises:
         ValueError: the construction is unknown, or the width below 1.
     """
-    if construction not in CONSTRUCTIONS:
-        known = ", ".join(CONSTRUCTIONS)
-        raise ValueError(f"construction must be one of {known}; got {construction!r}")
+    check_choice("construction", construction, CONSTRUCTIONS)
     check_width(width)
     closed_form, _ = CONSTRUCTIONS[construction]
 
@@ -177,8 +175,7 @@ def block_capacity(
     Source: Garcia et al., Appendix A.4.3, with :func:`lib.capacity.smallest_width` for the binary
     search.
     """
-    if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}")
+    check_choice("criterion", criterion, CRITERIA)
     constructor(construction, 1)
     task, stream = random_task(d, F, seed)
 
