@@ -1,16 +1,16 @@
 """Four ways to edit facts, at several sizes: makes notebooks/data/editing.csv.
 
-    OMP_NUM_THREADS=1 python benchmarks/editing.py [--seeds 3] [--large] [--published]
+    OMP_NUM_THREADS=1 python benchmarks/editing.py [--seeds 3] [--large]
 
 d = 128; 1024 invented facts, edited in shares of 2, 5 and 10 %, in memories trained by gradient
 descent (width 64; with one seed also 20 %) and constructed from the data (width 128); three other
 widths at 10 %; the whole set exchanged; and ways to make the router leak less. Settings of ROME,
 MEMIT and AlphaEdit are tuned for each row, on as many other facts of the same model as are edited,
 except those printed in the source. With ``--large`` also 4096 facts in width 256, edited at 10 %,
-once. With ``--published`` also the size of the source, 16,384 facts in width 512 and d = 256, at
-10 %, once, with the training of the smaller ones and settings taken from them (see SCALED).
-A quarter of an hour of one core for each seed, and about two hours for the published size. Points
-that the file has are not computed again, and models are kept in _runs/.
+once, and half of the facts and width of the source, 8192 in 256, in its dimension of 256, where
+the grids are small ones (see NEARBY).
+A quarter of an hour of one core for each seed, and an hour for the large ones. Points that the
+file has are not computed again, and models are kept in _runs/.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from lib.numerics import generator
 from lib.sweeps import sweep
 
 D = 128
-PUBLISHED_SIZE, PUBLISHED_D = 16384, 256
+HALF, HALF_D = 8192, 256  # of the published facts; the published dimension
 KEYS = ("facts", "construction", "m", "router", "altered", "method", "seed")
 SHARES = (0.02, 0.05, 0.1)
 HEAVIEST = 0.2
@@ -68,17 +68,16 @@ PRINTED = {
     ),
 }
 
-#: Settings for the published size, where a grid would take days: those tuned at the same pressure
-#: (20 % of 1024 facts in width 64), MEMIT's weight and AlphaEdit's ridge in proportion to the
-#: number of edits, as the sum that they stand against grows.
-MORE_EDITS = 8
-SCALED = {
-    "ROME, scaled settings": (methods.rome, {"descent": methods.Descent(enough=4.0)}),
-    "MEMIT, scaled settings": (methods.memit, {"weight": 150.0 * MORE_EDITS}),
-    "AlphaEdit, scaled settings": (
-        methods.alpha_edit,
-        {"tolerance": 100.0, "ridge": 100.0 * MORE_EDITS},
-    ),
+#: Grids at half of the published size, where whole ones would take a day: around the settings that
+#: were chosen at the same pressure (20 % of 1024 facts in width 64), MEMIT's weight and AlphaEdit's
+#: ridge in proportion to the number of edits, as the sums grow that they stand against.
+MORE_EDITS = 4
+NEARBY = {
+    "ROME": [{"descent": methods.Descent(enough=enough)} for enough in (2.0, 4.0, 6.0)],
+    "MEMIT": [{"weight": 150.0 * MORE_EDITS * factor} for factor in (0.25, 1.0, 4.0)],
+    "AlphaEdit": [
+        {"tolerance": 100.0, "ridge": 100.0 * MORE_EDITS * factor} for factor in (0.25, 1.0, 4.0)
+    ],
 }
 
 
@@ -96,7 +95,7 @@ def trained(
     F: int, construction: str, m: int, router: str, seed: int
 ) -> tuple[Corpus, FactSet, LanguageModel]:
     corpus = invented_corpus(F, generator=generator(seed, NAMES))
-    d = PUBLISHED_D if F == PUBLISHED_SIZE else D
+    d = HALF_D if F == HALF else D
     embeddings = draw_embeddings(corpus, d, generator=generator(seed, EMBEDDINGS))
     facts = corpus_facts(corpus, embeddings)
     penalty = LEAK_PENALTY if router == "penalised" else 0.0
@@ -116,9 +115,10 @@ def edited(
     corpus, facts, model = trained(F, construction, m, router, seed)
     order, k = torch.randperm(F, generator=generator(seed, CHOICE)), round(altered * F)
     edit = methods.permuted(facts, order[:k], generator=generator(seed, CYCLE))
-    change, settings = (PRINTED | SCALED).get(method, (None, {}))
+    change, settings = PRINTED.get(method, (None, {}))
     if method in TUNED:
         change, grid = TUNED[method]
+        grid = NEARBY[method] if F == HALF else grid
         others = methods.permuted(facts, order[k : 2 * k], generator=generator(seed, HELD_OUT))
         settings, _ = metrics.tune(change, grid, model, corpus, others)
     start = time.perf_counter()
@@ -144,7 +144,7 @@ def edited(
     }
 
 
-def points(seeds: int, *, large: bool, published: bool) -> list[tuple]:
+def points(seeds: int, *, large: bool) -> list[tuple]:
     main = "gradient descent", 64
     seeds = range(seeds)
     chosen = [
@@ -173,13 +173,9 @@ def points(seeds: int, *, large: bool, published: bool) -> list[tuple]:
         ]
     if large:
         chosen += [
-            (4096, "gradient descent", 256, "plain", SHARES[-1], method, 0)
+            (F, "gradient descent", 256, "plain", SHARES[-1], method, 0)
+            for F in (4096, HALF)
             for method in ("swap", *TUNED)
-        ]
-    if published:
-        chosen += [
-            (PUBLISHED_SIZE, "gradient descent", 512, "plain", SHARES[-1], method, 0)
-            for method in (*SCALED, "swap")
         ]
     return list(dict.fromkeys(chosen))
 
@@ -188,9 +184,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--large", action="store_true")
-    parser.add_argument("--published", action="store_true")
     arguments = parser.parse_args()
-    chosen = points(arguments.seeds, large=arguments.large, published=arguments.published)
+    chosen = points(arguments.seeds, large=arguments.large)
     print(sweep(KEYS, chosen, edited, path=data("editing.csv")).round(3))
 
 
