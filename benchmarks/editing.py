@@ -7,8 +7,8 @@ descent (width 64; with one seed also 20 %) and constructed from the data (width
 widths at 10 %; the whole set exchanged; and ways to make the router leak less. Settings of ROME,
 MEMIT and AlphaEdit are tuned for each row, on as many other facts of the same model as are edited,
 except those printed in the source. With ``--large`` also 4096 facts in width 256, edited at 10 %,
-once, and half of the facts and width of the source, 8192 in 256, in its dimension of 256, where
-the grids are small ones (see NEARBY).
+once, and half of the facts and width of the source, 8192 in 256, in its dimension of 256, trained
+for longer and tuned on smaller grids (see NEARBY).
 A quarter of an hour of one core for each seed, and an hour for the large ones. Points that the
 file has are not computed again, and models are kept in _runs/.
 """
@@ -25,6 +25,7 @@ from lib.constructions.hebbian import data_dependent
 from lib.editing import methods, metrics
 from lib.editing.language import Corpus, invented_corpus
 from lib.editing.model import (
+    FAST,
     RECIPE,
     LanguageModel,
     corpus_facts,
@@ -36,9 +37,11 @@ from lib.facts import FactSet
 from lib.mlp import GatedMLP
 from lib.numerics import generator
 from lib.sweeps import sweep
+from lib.transformer.training import Plan
 
 D = 128
 HALF, HALF_D = 8192, 256  # of the published facts; the published dimension
+HALF_PLAN = Plan(steps=4000, batch=64, rate=1e-3, checked_every=250)
 KEYS = ("facts", "construction", "m", "router", "altered", "method", "seed")
 SHARES = (0.02, 0.05, 0.1)
 HEAVIEST = 0.2
@@ -105,7 +108,8 @@ def trained(
     if not memory.exists():
         construction_of(construction, m, stream=(seed, MEMORY))(facts).save(memory)
     model = LanguageModel(embeddings, GatedMLP.load(memory), generator=generator(seed, WEIGHTS))
-    train_language(model, corpus, stream=(seed, STEPS), leak_penalty=penalty, checkpoint=kept)
+    plan = HALF_PLAN if F == HALF else FAST
+    train_language(model, corpus, plan, stream=(seed, STEPS), leak_penalty=penalty, checkpoint=kept)
     return corpus, facts, model.with_sharpness(SHARPER) if router == "sharpened" else model
 
 
