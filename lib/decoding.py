@@ -101,9 +101,7 @@ def score_margins(
 
 
 @torch.no_grad()
-def output_radii(
-    memory: Memory, facts: FactSet, *, entries: int = BLOCK_ENTRIES
-) -> Float[Tensor, " F"]:
+def output_radii(memory: Memory, facts: FactSet) -> Float[Tensor, " F"]:
     """How far each output may move and still decode right, min_j gamma_ij / |v_f(i) - v_j|.
 
     For a stored fact this is the distance to the nearest decision boundary; for others it is not
@@ -113,7 +111,7 @@ def output_radii(
         ValueError: as :func:`retrieve`, or a value equals a fact's target value.
     """
     radii = []
-    for rows, scores in score_blocks(memory, facts, entries=entries):
+    for rows, scores in score_blocks(memory, facts):
         target = facts.targets[rows, None]
         gaps = scores.gather(1, target) - scores
         distances = torch.cdist(

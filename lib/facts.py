@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lib.numerics import unit_rows
+from lib.numerics import check_count, check_nonnegative, unit_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class FactSet:
 
 def gaussian(n: int, d: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
     """n rows drawn from N(0, I_d / d), so that a row has expected squared norm 1."""
-    _check_size(n=n, d=d)
+    check_count(n=n, d=d)
     return torch.randn(n, d, dtype=torch.float64, generator=generator) / d**0.5
 
 
@@ -112,14 +112,9 @@ def spike(
     """
     check_embeddings("embeddings", embeddings)
     check_embeddings("direction", direction[None])
-    if not 0 <= strength < float("inf"):
-        raise ValueError(f"strength must be finite and >= 0; got {strength}")
-    if not direction.any():
-        raise ValueError("direction must not be zero")
-    if not embeddings.any(1).all():
-        raise ValueError(
-            f"embeddings must not be zero; row {int((~embeddings.any(1)).nonzero()[0])} is"
-        )
+    check_nonnegative(strength=strength)
+    check_nonzero_rows("direction", direction[None])
+    check_nonzero_rows("embeddings", embeddings)
     x, u = unit_rows(embeddings), unit_rows(direction[None])[0]
     return unit_rows(x + strength * torch.outer(x @ u, u))
 
@@ -160,7 +155,7 @@ def ill_condition(
 
 def bijection(n: int, *, generator: torch.Generator) -> Int[Tensor, " n"]:
     """A uniformly random permutation of 0, ..., n - 1: each value answers exactly one key."""
-    _check_size(n=n)
+    check_count(n=n)
     return torch.randperm(n, generator=generator)
 
 
@@ -304,12 +299,6 @@ def read_facts(
 # --- checks ------------------------------------------------------------------------------------
 
 
-def _check_size(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1; got {size}")
-
-
 def check_embeddings(name: str, table: Tensor) -> None:
     """Raise ValueError unless the table is a nonempty, floating-point, finite matrix."""
     if table.ndim != 2 or 0 in table.shape:
@@ -319,6 +308,12 @@ def check_embeddings(name: str, table: Tensor) -> None:
     if not (finite := table.isfinite()).all():
         i, j = (~finite).nonzero()[0].tolist()
         raise ValueError(f"{name} must be finite; row {i}, column {j} is {table[i, j].item()}")
+
+
+def check_nonzero_rows(name: str, table: Tensor) -> None:
+    """Raise ValueError if a row is zero, and has no direction."""
+    if (zero := ~table.any(1)).any():
+        raise ValueError(f"{name} must not be zero; row {int(zero.nonzero()[0])} is")
 
 
 def _check_targets(targets: Tensor, n_keys: int, n_values: int) -> None:

@@ -6,12 +6,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lib.bounds import DELTA, log_factor
-from lib.decoding import Memory, retrieve, score_blocks
-from lib.facts import FactSet, sphere
+from lib.bounds import log_factor
+from lib.decoding import Memory, retrieve, score_blocks, score_margins
+from lib.facts import FactSet, check_nonzero_rows, sphere
 from lib.margin_bounds import Bound
 from lib.mlp import GatedMLP, check_bilinear
-from lib.numerics import BLOCK_ENTRIES, unit_rows
+from lib.numerics import (
+    BLOCK_ENTRIES,
+    check_count,
+    check_nonnegative,
+    check_positive,
+    unit_rows,
+)
 
 
 @torch.no_grad()
@@ -35,8 +41,7 @@ def query_lipschitz(
     Source: the L_k of Garcia et al., eq. 69.
     """
     check_bilinear(mlp)
-    if not 0 <= radius < math.inf:
-        raise ValueError(f"radius must be finite and >= 0; got {radius}")
+    check_nonnegative(radius=radius)
     norms = []
     for w in readouts:
         S = mlp.A.T @ (w[:, None] * mlp.G)
@@ -62,9 +67,7 @@ def score_lipschitz(memory: Memory, facts: FactSet) -> Float[Tensor, " F"]:
 
     Source: Dugan et al., Section 5.3, eq. 8.
     """
-    if not facts.keys.any(1).all():
-        zero = int((~facts.keys.any(1)).nonzero()[0])
-        raise ValueError(f"keys must not be zero; row {zero} is")
+    check_nonzero_rows("keys", facts.keys)
     if not memory(facts.keys[:1].clone().requires_grad_(True)).requires_grad:
         raise ValueError("memory must be differentiable; its output has no gradient")
     R = torch.linalg.qr(facts.values, mode="r")[1]
@@ -84,7 +87,7 @@ def noisy_minimum_margin(
 
     Source: Garcia et al., Appendix A.4.2.
     """
-    check_noise(epsilon)
+    check_nonnegative(epsilon=epsilon)
     u = sphere(*facts.keys.shape, generator=generator).to(facts.keys)
     noisy = FactSet(facts.keys + epsilon * u, facts.values, facts.targets)
     return retrieve(memory, noisy).minimum_margin
@@ -114,14 +117,13 @@ def noisy_margin_floors(
 
     Source: Garcia et al., eq. 73, before its sum is bounded for isotropic values.
     """
-    check_noise(epsilon)
+    check_nonnegative(epsilon=epsilon)
     votes = facts.values @ (facts.answers * lipschitz[:, None]).T
     floors = []
     for rows, scores in score_blocks(memory, facts, entries=entries):
-        targets = facts.targets[rows, None]
-        gaps = scores.gather(1, targets) - scores
-        loss = epsilon * torch.cdist(votes[targets[:, 0]], votes, p=1)
-        floors.append((gaps - loss).scatter(1, targets, torch.inf).amin(1))
+        targets = facts.targets[rows]
+        gain = epsilon * torch.cdist(votes[targets], votes, p=1)  # the target's own is 0
+        floors.append(score_margins(scores + gain, targets)[0])
     return torch.cat(floors)
 
 
@@ -133,7 +135,6 @@ def noisy_margin_bound(
     F: int,
     d: int,
     coherence: float,
-    delta: float = DELTA,
 ) -> Bound:
     """gamma - 2 (1 + mu_v) L_k epsilon - 2 sqrt(2) L_k epsilon sqrt(F L / d).
 
@@ -150,13 +151,12 @@ def noisy_margin_bound(
 
     Source: Garcia et al., Theorem B.62, eq. 70.
     """
-    check_noise(epsilon)
-    if F < 2 or d < 1 or not lipschitz >= 0 or not 0 <= coherence <= 1:
-        raise ValueError(
-            "F must be at least 2, d at least 1, lipschitz >= 0 and coherence in [0, 1]; "
-            f"got {F}, {d}, {lipschitz}, {coherence}"
-        )
-    L = float(log_factor(F, delta=delta))
+    check_nonnegative(epsilon=epsilon, lipschitz=lipschitz)
+    check_count(2, F=F)
+    check_count(d=d)
+    if not 0 <= coherence <= 1:
+        raise ValueError(f"coherence must be in [0, 1]; got {coherence}")
+    L = float(log_factor(F))
     return Bound(
         {
             "clean": margin,
@@ -169,7 +169,7 @@ def noisy_margin_bound(
 
 
 def noise_tolerance(
-    margin: float, lipschitz: float, *, F: int, d: int, constant: float = 1.0, delta: float = DELTA
+    margin: float, lipschitz: float, *, F: int, d: int, constant: float = 1.0
 ) -> float:
     """gamma_min / (C_2 L_bil) sqrt(d / (F L)): less noise leaves every margin positive.
 
@@ -183,15 +183,5 @@ def noise_tolerance(
 
     Source: Garcia et al., Corollary B.64, eq. 76.
     """
-    if not margin > 0 or not lipschitz > 0 or not constant > 0:
-        raise ValueError(
-            "margin, lipschitz and constant must be positive; "
-            f"got {margin:.3g}, {lipschitz:.3g}, {constant:.3g}"
-        )
-    return margin / (constant * lipschitz) * math.sqrt(d / (F * log_factor(F, delta=delta)))
-
-
-def check_noise(epsilon: float) -> None:
-    """Raise ValueError unless epsilon is finite and >= 0."""
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and >= 0; got {epsilon}")
+    check_positive(margin=margin, lipschitz=lipschitz, constant=constant)
+    return margin / (constant * lipschitz) * math.sqrt(d / (F * log_factor(F)))

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterator
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -98,7 +99,7 @@ def whitener(
     Raises:
         ValueError: ridge or cutoff is out of range.
     """
-    check_ridge(ridge)
+    check_nonnegative(ridge=ridge)
     _, s, Vt = compact_svd(features / math.sqrt(features.shape[0]), cutoff=cutoff)
     return Vt / torch.hypot(s, torch.full_like(s, math.sqrt(ridge)))[:, None]
 
@@ -123,7 +124,7 @@ def ridge_regression(
 
     Source: Garcia et al., eqs. 13 and 14 (whose dual form leaves out the factor F).
     """
-    check_ridge(ridge)
+    check_nonnegative(ridge=ridge)
     if not (features.isfinite().all() and targets.isfinite().all()):
         raise ValueError("features and targets must be finite")
     F, m = features.shape
@@ -183,10 +184,9 @@ def least_squares(
     Raises:
         ValueError: tolerance, limit or target is out of range.
     """
-    if not 0 < tolerance < 1 or limit < 1:
-        raise ValueError(
-            f"tolerance must be in (0, 1) and limit at least 1; got {tolerance} and {limit}"
-        )
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be in (0, 1); got {tolerance}")
+    check_count(limit=limit)
     if not target.isfinite().all() or not curvature.isfinite().all():
         raise ValueError("target and curvature must be finite")
     scale = torch.where(curvature > 0, curvature, torch.inf).rsqrt()
@@ -222,22 +222,38 @@ def least_squares(
     return scale * best
 
 
-def check_ridge(ridge: float) -> None:
-    """Raise ValueError unless ridge is finite and >= 0."""
-    if not 0 <= ridge < math.inf:
-        raise ValueError(f"ridge must be finite and >= 0; got {ridge}")
+def check_positive(**numbers: int | float) -> None:
+    """Raise ValueError unless every number is positive and finite."""
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name} must be positive and finite; got {number}")
+
+
+def check_nonnegative(**numbers: int | float) -> None:
+    """Raise ValueError unless every number is finite and >= 0."""
+    for name, number in numbers.items():
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{name} must be finite and >= 0; got {number}")
+
+
+def check_count(least: int = 1, /, **counts: int) -> None:
+    """Raise ValueError unless every count is an integer of at least ``least``."""
+    for name, count in counts.items():
+        if not isinstance(count, Integral) or count < least:
+            raise ValueError(f"{name} must be an integer of at least {least}; got {count}")
+
+
+def check_double(**tables: Tensor) -> None:
+    """Raise ValueError unless every table is float64."""
+    for name, table in tables.items():
+        if table.dtype != torch.float64:
+            raise ValueError(f"{name} must be float64; got {table.dtype}")
 
 
 def check_choice(name: str, value: str, allowed: Collection[str]) -> None:
     """Raise ValueError unless the value is one of those allowed; the message lists them."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
-
-
-def check_width(width: int) -> None:
-    """Raise ValueError unless width is an integer >= 1."""
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"width must be an integer of at least 1; got {width}")
 
 
 def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lib.decoding import Retrieval
+from lib.decoding import Retrieval, score_margins
 from lib.facts import FactSet
 from lib.mlp import GatedMLP, check_bilinear
-from lib.numerics import BLOCK_ENTRIES, row_blocks
+from lib.numerics import BLOCK_ENTRIES, check_count, row_blocks
 
 #: Root mean square of a relative rounding error, in units of its bound 2^-(t+1): a uniform error
 #: of the last place over a mantissa in [1, 2) whose logarithm is uniform, sqrt(E[1/m^2] / 3).
@@ -204,9 +204,8 @@ def code_length(parameters: int, bits: int) -> int:
 
     Source: Garcia et al., eq. 21, with the exponents counted (see chapter 12).
     """
-    if parameters < 1:
-        raise ValueError(f"parameters must be at least 1; got {parameters}")
-    _roundoff(bits)
+    check_count(parameters=parameters)
+    check_count(0, bits=bits)
     return parameters * (1 + bits + math.ceil(math.log2(bits + 3)))
 
 
@@ -238,12 +237,11 @@ def rounded_margin_floors(
         a, g, a_size, g_size = x @ A.T, x @ G.T, x.abs() @ A.abs().T, x.abs() @ G.abs().T
         error = unit * (a.abs() * g_size + g.abs() * a_size) + unit**2 * a_size * g_size
         reach = unit * ((a * g).abs() + error) @ B.abs().T
-        targets = facts.targets[rows, None]
-        scores = (a * g) @ pulls.T
-        gaps = scores.gather(1, targets) - scores
-        hidden = ((pulls[targets] - pulls).abs() * error[:, None]).sum(2)
-        readout = ((facts.values[targets] - facts.values).abs() * reach[:, None]).sum(2)
-        floors.append((gaps - hidden - readout).scatter(1, targets, torch.inf).amin(1))
+        targets = facts.targets[rows]
+        hidden = ((pulls[targets, None] - pulls).abs() * error[:, None]).sum(2)
+        readout = ((facts.answers[rows, None] - facts.values).abs() * reach[:, None]).sum(2)
+        scores = (a * g) @ pulls.T + hidden + readout  # competitors gain; the target's own are 0
+        floors.append(score_margins(scores, targets)[0])
     return torch.cat(floors)
 
 
@@ -286,6 +284,5 @@ def expected_bits(mlp: GatedMLP, facts: FactSet, retrieval: Retrieval) -> int:
 
 
 def _roundoff(bits: int) -> float:
-    if bits < 0:
-        raise ValueError(f"bits must be at least 0; got {bits}")
+    check_count(0, bits=bits)
     return 2.0 ** -(bits + 1)

@@ -86,10 +86,8 @@ def _frame(rows: dict[tuple[str, ...], dict], keys: list[str]) -> pd.DataFrame:
 def _read(path: Path | None, keys: list[str]) -> dict[tuple[str, ...], dict]:
     if path is None or not path.exists():
         return {}
-    columns = pd.read_csv(path, nrows=0).columns
-    if not set(keys) <= set(columns):
+    text = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if not set(keys) <= set(text.columns):
         raise ValueError(f"{path} must have the columns {', '.join(keys)}")
-    text = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=keys)[keys]
-    names = text.to_dict("records")
-    rows = zip(names, pd.read_csv(path).to_dict("records"), strict=True)
+    rows = zip(text[keys].to_dict("records"), pd.read_csv(path).to_dict("records"), strict=True)
     return {tuple(name.values()): row | name for name, row in rows}

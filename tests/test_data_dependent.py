@@ -167,8 +167,8 @@ def test_blocks_do_not_change_the_readouts(monkeypatch):
     [
         ({"width": 0}, "width must be an integer of at least 1; got 0"),
         ({"ridge": -1.0}, "ridge must be finite and >= 0; got -1"),
-        ({"tolerance": 0.0}, r"tolerance must be in \(0, 1\) and limit at least 1; got 0.0"),
-        ({"limit": 0}, "limit at least 1; got 0.0001 and 0"),
+        ({"tolerance": 0.0}, r"tolerance must be in \(0, 1\); got 0.0"),
+        ({"limit": 0}, "limit must be an integer of at least 1; got 0"),
     ],
 )
 def test_arguments_are_checked(kwargs, message):

@@ -239,7 +239,7 @@ def test_single_precision_is_refused():
     ):
         with pytest.raises(ValueError, match="facts must be float64"):
             call()
-    with pytest.raises(ValueError, match="the proof must be float64"):
+    with pytest.raises(ValueError, match="W must be float64"):
         proves_feasible(FEASIBLE, W.float())
 
 

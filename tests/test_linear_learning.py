@@ -156,18 +156,18 @@ def test_learning_on_a_gpu_ends_at_the_same_minimum():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="tolerance must be > 0; got nan"):
+    with pytest.raises(ValueError, match="tolerance must be positive and finite; got nan"):
         learn(FACTS, cross_entropy, ridge=1.0, tolerance=float("nan"))
     with pytest.raises(ValueError, match=r"facts must be float64; got torch\.float32"):
         learn(FACTS.to(dtype=torch.float32), cross_entropy, ridge=1.0)
-    with pytest.raises(ValueError, match="in float64; got"):
+    with pytest.raises(ValueError, match=r"in torch\.float64; got"):
         learn(FACTS, cross_entropy, ridge=1.0, start=torch.zeros(4, 4))
-    with pytest.raises(ValueError, match="max_iterations must be at least 0; got -1"):
+    with pytest.raises(ValueError, match="max_iterations must be an integer of at least 0; got -1"):
         learn(FACTS, cross_entropy, ridge=1.0, max_iterations=-1)
     with pytest.raises(ValueError, match=r"start must be finite, of shape \(4, 4\)"):
         learn(FACTS, cross_entropy, ridge=1.0, start=torch.full((4, 4), torch.nan).double())
 
-    with pytest.raises(ValueError, match="ridge must be finite and > 0"):
+    with pytest.raises(ValueError, match="ridge must be positive and finite"):
         learn(FACTS, cross_entropy, ridge=0.0)
 
 

@@ -26,6 +26,12 @@ def pairs(F, d, *, rank=None, seed=0):
     return keys, sphere(F, 4, generator=generator(seed, 3))
 
 
+def projectors(keys):
+    """P and Q, onto the column space and the row space of the table of keys."""
+    inverse = torch.linalg.pinv(keys, rtol=1e-11)
+    return keys @ inverse, inverse @ keys
+
+
 def test_a_single_pair_is_stored_by_the_smallest_matrix():
     keys, values = pairs(1, 6)
     W = stores.outer_product_store(keys, values)
@@ -45,7 +51,7 @@ def test_outer_products_recall_through_the_gram_matrix():
 def test_least_squares_recalls_the_projected_values_with_the_least_norm(shape, rank):
     keys, values = pairs(*shape, rank=rank)
     W = stores.least_squares_store(keys, values)
-    P, Q = stores.pair_projector(keys), stores.input_projector(keys)
+    P, Q = projectors(keys)
     close(keys @ W.T, P @ values)
     close(W, (torch.linalg.pinv(keys, rtol=1e-11) @ values).T)
     close(W @ Q, W)  # zero off the span of the keys, hence of least norm
@@ -75,7 +81,7 @@ def test_any_matrix_reads_as_a_store_of_its_singular_pairs():
 @pytest.mark.parametrize("rank", [None, 3])
 def test_leverages_are_the_diagonal_of_the_projector_and_sum_to_the_rank(shape, rank):
     keys, _ = pairs(*shape, rank=rank)
-    h, P = stores.leverage_scores(keys), stores.pair_projector(keys)
+    h, (P, _) = stores.leverage_scores(keys), projectors(keys)
     close(h, P.diagonal())
     assert h.sum().item() == pytest.approx(rank or min(shape), rel=1e-9)
     close((P**2).sum(1), h)  # signal plus cross-talk power
@@ -85,7 +91,7 @@ def test_leverages_are_the_diagonal_of_the_projector_and_sum_to_the_rank(shape, 
 def test_recall_is_signal_plus_crosstalk(shape):
     keys, values = pairs(*shape)
     signal, crosstalk = stores.least_squares_recall(keys, values)
-    P = stores.pair_projector(keys)
+    P, _ = projectors(keys)
     for j in range(len(keys)):
         close(signal[j], P[j, j] * values[j])
         others = sum((P[i, j] * values[i] for i in range(len(keys)) if i != j), 0 * values[0])
@@ -140,7 +146,7 @@ def test_the_nonuniform_counterexample_is_exact():
     keys = torch.tensor([[1.0, 0], [1, 0], [1, 0], [0, 1]], dtype=torch.float64)
     third = 1 / 3
     expected = torch.tensor([[third] * 3 + [0]] * 3 + [[0, 0, 0, 1]], dtype=torch.float64)
-    close(stores.pair_projector(keys), expected)
+    close(projectors(keys)[0], expected)
     h = stores.leverage_scores(keys)
     close(h, torch.tensor([third, third, third, 1], dtype=torch.float64))
     snr = stores.signal_to_noise(h)
@@ -167,7 +173,7 @@ def test_values_that_follow_a_linear_rule_are_recalled_exactly(seed, facts):
     A = gaussian(4, 5, generator=generator(seed, 1))
     W = stores.least_squares_store(keys, keys @ A.T)
     close(keys @ W.T, keys @ A.T)
-    close(W, A @ stores.input_projector(keys))
+    close(W, A @ projectors(keys)[1])
     assert stores.consistency_residual(keys, keys @ A.T) < 1e-9
 
 

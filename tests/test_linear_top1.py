@@ -82,8 +82,8 @@ def test_a_repair_is_what_it_says():
         ({"reserve": 0.0}, "reserve must leave a coordinate on each side of 6; got 0.0"),
         ({"reserve": 0.99}, "reserve must leave a coordinate on each side of 6; got 0.99"),
         ({"gamma": 0.5}, r"gamma must be in \(0, 1/2\); got 0.5"),
-        ({"lift": 0.0}, "lift must be > 0 and rounds an integer >= 1; got 0.0, 1"),
-        ({"rounds": 0}, "lift must be > 0 and rounds an integer >= 1; got 0.04, 0"),
+        ({"lift": 0.0}, "lift must be positive and finite; got 0.0"),
+        ({"rounds": 0}, "rounds must be an integer of at least 1; got 0"),
     ],
 )
 def test_repair_arguments_are_named(change, message):

@@ -100,11 +100,11 @@ def test_the_noisy_bound_holds_for_isotropic_facts():
         (lambda f, m: noisy_margin_floors(m, f, torch.ones(6).double(), -1.0), "epsilon must be"),
         (
             lambda f, m: noisy_margin_bound(1.0, -1.0, 0.1, F=3, d=2, coherence=0.1),
-            r"lipschitz >= 0 and coherence in \[0, 1\]; got 3, 2, -1.0, 0.1",
+            "lipschitz must be finite and >= 0; got -1.0",
         ),
         (
             lambda f, m: noise_tolerance(-1.0, 1.0, F=3, d=2),
-            "margin, lipschitz and constant must be positive; got -1, 1, 1",
+            "margin must be positive and finite; got -1.0",
         ),
         (
             lambda f, m: query_lipschitz(GatedMLP(m.A, m.G, m.B, "relu"), m.features(f.keys), 1.0),

@@ -232,8 +232,11 @@ def test_a_code_has_a_sign_a_mantissa_and_an_exponent():
             lambda f, m: sufficient_bits(m, f, 0.0),
             "the memory must store its facts and values must not be zero; got margin 0",
         ),
-        (lambda f, m: rounded_margin_floors(m, f, -1), "bits must be at least 0; got -1"),
-        (lambda f, m: code_length(0, 3), "parameters must be at least 1; got 0"),
+        (
+            lambda f, m: rounded_margin_floors(m, f, -1),
+            "bits must be an integer of at least 0; got -1",
+        ),
+        (lambda f, m: code_length(0, 3), "parameters must be an integer of at least 1; got 0"),
         (
             lambda f, m: sufficient_bits(GatedMLP(m.A, m.G, m.B, "relu"), f, 1.0),
             "mlp must be bilinear, with the gate 'identity'; got 'relu'",

@@ -183,13 +183,13 @@ def test_learning_under_the_loss_is_certified():
     ("call", "message"),
     [
         (lambda x: tail_size(5, 0.0), r"r must be in \(0, 1\]; got 0.0"),
-        (lambda x: tail_size(0, 0.5), "m must be at least 1; got 0"),
+        (lambda x: tail_size(0, 0.5), "m must be an integer of at least 1; got 0"),
         (lambda x: tail_average(x, 0), r"k must be in \[1, 4\]; got 0"),
         (lambda x: tail_average(x, 5), r"k must be in \[1, 4\]; got 5"),
         (lambda x: tail_average(x * torch.nan, 2), "scores must be finite"),
         (lambda x: smoothed_threshold(x, 4, 1.0), "k must be below m = 4"),
         (lambda x: smoothed_tail_average(x, 2, 0.0), "beta must be positive and finite; got 0.0"),
-        (lambda x: tail_average_loss(0, 1.0), "k must be at least 1; got 0"),
+        (lambda x: tail_average_loss(0, 1.0), "k must be an integer of at least 1; got 0"),
         (
             lambda x: tail_average_loss(4, 1.0)(x, torch.tensor([0, 1])),
             r"k must be in \[1, N - 1\] = \[1, 3\]; got 4",

@@ -196,9 +196,12 @@ def test_a_row_says_how_far_simulation_and_theory_are_apart():
         (lambda: rank(torch.eye(4).double(), SMALL, 0.5, beta=0.0), "beta must be positive"),
         (
             lambda: rank(torch.eye(4).double() * torch.inf, SMALL, 0.5, beta=1.0),
-            "memory must return finite outputs",
+            "W must be finite",
         ),
-        (lambda: rank(torch.eye(3).double(), SMALL, 0.5, beta=1.0), r"W must have shape \(4, 4\)"),
+        (
+            lambda: rank(torch.eye(3).double(), SMALL, 0.5, beta=1.0),
+            r"W must be finite, of shape \(4, 4\)",
+        ),
         (lambda: rank(torch.eye(4), SMALL, 0.5, beta=1.0), "in torch.float64; got"),
         (
             lambda: remove_fact(torch.eye(4).double(), SMALL, 9, 0.5, ridge=1.0, beta=1.0),

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from lib.decoding import stores_all
 from lib.facts import FactSet, check_embeddings
-from lib.numerics import check_width
+from lib.numerics import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def johnson_lindenstrauss(
 
     Source: Dugan et al., Algorithm 4.
     """
-    check_width(m)
+    check_count(width=m)
     normal = torch.randn(outputs.shape[1], m, dtype=torch.float64, generator=generator)
     return random_code(outputs, normal.to(outputs))
 
@@ -89,7 +89,7 @@ def trained_code(
     Source: Dugan et al., Section 4.2, Appendix A.1.3.
     """
     check_embeddings("values", values)
-    check_width(m)
+    check_count(width=m)
     if steps < 1:
         raise ValueError(f"steps must be at least 1; got {steps}")
     N, d = values.shape

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lib.facts import check_embeddings
 from lib.mlp import GATES, GatedMLP, PlainMLP
-from lib.numerics import RELATIVE_CUTOFF, check_choice, check_width
+from lib.numerics import RELATIVE_CUTOFF, check_choice, check_count
 
 #: Hidden units beyond F / d, as a share: they lower the condition number by orders of magnitude.
 EXCESS = 0.1
@@ -394,4 +394,4 @@ def _check(keys: Tensor, codes: Tensor, h: int) -> None:
         )
     if not keys.any():
         raise ValueError("keys must not all be zero")
-    check_width(h)
+    check_count(width=h)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from lib.decoding import retrieve
 from lib.facts import FactSet
 from lib.mlp import GATES, GatedMLP
-from lib.numerics import check_choice, check_width
+from lib.numerics import check_choice, check_count
 
 LOSSES = ("cross entropy", "squared")
 
@@ -82,7 +82,7 @@ def gradient_descent(
 
     Source: Garcia et al., Appendix A.1.1.
     """
-    check_width(width)
+    check_count(width=width)
     check_choice("gate", gate, GATES)
     check_choice("loss", loss, LOSSES)
     if codes is not None and (loss != "squared" or codes.shape != facts.values.shape):

@@ -19,8 +19,8 @@ from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
     check_choice,
-    check_ridge,
-    check_width,
+    check_count,
+    check_nonnegative,
     least_squares,
     ridge_regression,
     row_blocks,
@@ -78,7 +78,7 @@ def sketch_weights(
     Raises:
         ValueError: width is not an integer of at least 1.
     """
-    check_width(width)
+    check_count(width=width)
     return _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
 
 
@@ -154,7 +154,7 @@ def data_dependent(
 
     Source: Garcia et al., Appendix B.2.5.
     """
-    check_ridge(ridge)
+    check_nonnegative(ridge=ridge)
     A, G = sketch_weights(facts, width, generator=generator)
     return solved_mlp(facts, A, G, ridge=ridge, tolerance=tolerance, limit=limit)
 
@@ -190,7 +190,7 @@ def solved_mlp(
 
     Source: Garcia et al., eqs. 17 and 18.
     """
-    check_ridge(ridge)
+    check_nonnegative(ridge=ridge)
     longest = facts.keys.norm(dim=1).max()  # keys of any length: float32 has few exponents
     scaled = FactSet(facts.keys / longest, facts.values, facts.targets) if longest > 0 else facts
     B = hebbian_mlp(scaled, A, G).B / len(facts)
@@ -242,7 +242,7 @@ def _check_readout(
 ) -> Float[Tensor, "N d_c"]:
     """The codes, once everything about the readout is allowed."""
     check_choice("whitening", whitening, WHITENINGS)
-    check_ridge(ridge)
+    check_nonnegative(ridge=ridge)
     if codes is None:
         return facts.values
     if len(codes) != len(facts.values):

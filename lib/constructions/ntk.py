@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lib.facts import FactSet
 from lib.mlp import GatedMLP
-from lib.numerics import check_width, row_blocks, unit_rows
+from lib.numerics import check_count, row_blocks, unit_rows
 
 
 def ntk(facts: FactSet, width: int, *, generator: torch.Generator) -> GatedMLP:
@@ -24,7 +24,7 @@ def ntk(facts: FactSet, width: int, *, generator: torch.Generator) -> GatedMLP:
 
     Source: Garcia et al., Appendix B.3, after Nichani et al. (2024), Hermite degree 1.
     """
-    check_width(width)
+    check_count(width=width)
 
     def draw(d: int) -> Tensor:
         normal = torch.randn(width, d, dtype=torch.float64, generator=generator)

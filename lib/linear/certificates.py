@@ -17,7 +17,7 @@ from lib.decoding import retrieve
 from lib.facts import FactSet
 from lib.linear.learning import NotConverged, kronecker_sum, learn, pairwise, second_moments
 from lib.linear.stores import linear_memory
-from lib.numerics import last_before
+from lib.numerics import check_double, last_before
 
 #: Ridges of the path along which an instance is decided.
 RIDGES = tuple(10.0**-k for k in range(2, 17))
@@ -75,17 +75,18 @@ def decide(facts: FactSet) -> Decision:
 
     Source: Barnfield et al., Section 2.3 for the alternative and for the repair of weights.
     """
-    check_double(facts)
-    if (weights := _contradiction(facts)) is not None:
+    check_double(facts=facts.keys)
+    if (weights := _impossible(facts).double()).any():
         return Decision(False, weights=weights)
     scaled = _normalised(facts)
     if scaled is None:
         return Decision(None)
-    decision = _follow_path(scaled.facts)
+    facts, key_scales = scaled
+    decision = _follow_path(facts)
     if decision.feasible is None:
-        decision = _lost_fact(scaled.facts) or decision
+        decision = _lost_fact(facts) or decision
     if decision.weights is not None:
-        return Decision(False, weights=decision.weights / scaled.key_scales[:, None])
+        return Decision(False, weights=decision.weights / key_scales[:, None])
     return decision
 
 
@@ -98,11 +99,11 @@ def proves_feasible(facts: FactSet, W: Float[Tensor, "d_v d"]) -> bool:
     Raises:
         ValueError: facts or W are not float64.
     """
-    check_double(facts, W)
+    check_double(facts=facts.keys, W=W)
     scaled, W = _normalised(facts), _scaled_table(W)
     if scaled is None or W is None:
         return False
-    facts = scaled.facts
+    facts, _ = scaled
     scale = facts.values.norm(dim=1).max() * W.norm() * facts.keys.norm(dim=1)
     slack = 2 * _gamma(sum(W.shape) + 2) * scale
     return bool((retrieve(linear_memory(W), facts).margins > slack).all())
@@ -128,7 +129,7 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
     Raises:
         ValueError: facts or weights are not float64.
     """
-    check_double(facts, weights)
+    check_double(facts=facts.keys, weights=weights)
     if weights.shape != (len(facts), len(facts.values)):
         return False
     if not weights.isfinite().all() or (weights < 0).any():
@@ -140,7 +141,8 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
     scaled = _normalised(facts)
     if scaled is None:
         return False
-    facts, weights = scaled.facts, weights * scaled.key_scales[:, None]
+    facts, key_scales = scaled
+    weights = weights * key_scales[:, None]
     weights = weights / weights.max()
     if not weights.isfinite().all():
         return False
@@ -163,19 +165,12 @@ def proves_infeasible(facts: FactSet, weights: Float[Tensor, "F N"]) -> bool:
     return bool(gram.isfinite().all()) and failed.item() == 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Scaled:
-    """Facts with every key and the table of values scaled by powers of two to order one.
+def _normalised(facts: FactSet) -> tuple[FactSet, Float[Tensor, " F"]] | None:
+    """The facts with every key and the table of values scaled by powers of two to order one.
 
-    Scaling changes no proof. Every nonzero entry is between SMALLEST and 1.
+    Scaling changes no proof. Every nonzero entry is between SMALLEST and 1. The keys' scales come
+    with the facts; None if an entry is too small beside the largest, or a key zero.
     """
-
-    facts: FactSet
-    key_scales: Float[Tensor, " F"]
-
-
-def _normalised(facts: FactSet) -> _Scaled | None:
-    """The scaled facts, or None if an entry is too small beside the largest, or a key zero."""
     keys, values = _scaled_table(facts.keys, over=1), _scaled_table(facts.values)
     if keys is None or values is None:
         return None
@@ -185,7 +180,7 @@ def _normalised(facts: FactSet) -> _Scaled | None:
             return None
     # lambda_ij A_ij is unchanged if lambda grows by what the key lost.
     scales = facts.keys.abs().amax(1) / keys.abs().amax(1)
-    return _Scaled(FactSet(keys, values, facts.targets), scales)
+    return FactSet(keys, values, facts.targets), scales
 
 
 def _scaled_table(table: Tensor, *, over: int | tuple[int, ...] = (0, 1)) -> Tensor | None:
@@ -233,26 +228,13 @@ def critical_number(keys: Float[Tensor, "n d"], values: Float[Tensor, "n d_v"]) 
     return last_before(1, len(keys), feasible)  # one fact has no competitor
 
 
-def check_double(facts: FactSet, *tables: Tensor) -> None:
-    """Raise ValueError unless all are float64; rounding is bounded for that precision."""
-    for name, table in [("facts", facts.keys), *(("the proof", t) for t in tables)]:
-        if table.dtype != torch.float64:
-            raise ValueError(f"{name} must be float64; got {table.dtype}")
-
-
 def _gamma(operations: int) -> float:
     """Relative rounding error of a sum of products with that many operations (Higham's gamma)."""
     return operations * UNIT_ROUNDOFF / (1 - operations * UNIT_ROUNDOFF)
 
 
-def _contradiction(facts: FactSet) -> Tensor | None:
-    """Weights of inequalities that read 0 > 0 (a zero key, two equal values), if there are any."""
-    weights = _impossible(facts).double()
-    return weights if weights.any() else None
-
-
 def _impossible(facts: FactSet) -> Tensor:
-    """The pairs (i, j) whose A_ij is exactly zero."""
+    """The pairs (i, j) whose A_ij is exactly zero: a zero key, or two equal values."""
     zero_key = (facts.keys == 0).all(1)
     _, group = torch.unique(facts.values, dim=0, return_inverse=True)
     equal_value = group[facts.targets][:, None] == group[None, :]

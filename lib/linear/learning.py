@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lib.facts import FactSet
-from lib.numerics import BLOCK_ENTRIES, row_blocks
+from lib.numerics import BLOCK_ENTRIES, check_count, check_double, check_positive, row_blocks
 
 #: Largest number of weights for Newton's method unless told otherwise: a Hessian of 128 MiB.
 DENSE_LIMIT = 4_096
@@ -150,22 +150,14 @@ def learn(
     Source: Barnfield et al., eq. 21 (Section 2.4) for the cross entropy.
     """
     shape = (facts.values.shape[1], facts.keys.shape[1])
-    if not 0 < ridge < float("inf"):
-        raise ValueError(f"ridge must be finite and > 0; got {ridge}")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be > 0; got {tolerance}")
-    if facts.keys.dtype != torch.float64:
-        raise ValueError(f"facts must be float64; got {facts.keys.dtype}")
-    if start is not None and (
-        start.shape != shape or start.dtype != torch.float64 or not start.isfinite().all()
-    ):
-        got = f"{tuple(start.shape)} in {start.dtype}"
-        raise ValueError(f"start must be finite, of shape {shape}, in float64; got {got}")
+    check_positive(ridge=ridge, tolerance=tolerance)
+    check_double(facts=facts.keys)
+    if start is not None:
+        check_memory("start", start, facts)
     dense = shape[0] * shape[1] <= dense_limit
     if max_iterations is None:
         max_iterations = 200 if dense else 5000
-    if max_iterations < 0:
-        raise ValueError(f"max_iterations must be at least 0; got {max_iterations}")
+    check_count(0, max_iterations=max_iterations)
     W = torch.zeros(shape).to(facts.keys) if start is None else start.clone()
     if not dense:
         return _limited_memory(W, facts, loss, ridge, tolerance, stop, max_iterations)
@@ -269,6 +261,14 @@ def _relative_distance(value: float, gradient: Tensor, W: Tensor, ridge: float) 
     if not math.isfinite(value) or min(norms) == 0 or max(norms) == math.inf:
         return math.inf
     return norms[0] / norms[1]
+
+
+def check_memory(name: str, W: Tensor, facts: FactSet) -> None:
+    """Raise ValueError unless W is finite, with the dimensions and the dtype of the facts."""
+    shape, dtype = (facts.values.shape[1], facts.keys.shape[1]), facts.keys.dtype
+    if W.shape != shape or W.dtype != dtype or not W.isfinite().all():
+        got = f"{tuple(W.shape)} in {W.dtype}"
+        raise ValueError(f"{name} must be finite, of shape {shape}, in {dtype}; got {got}")
 
 
 def _excuse(distance: float, tolerance: float, why: str) -> str:

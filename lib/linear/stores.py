@@ -67,30 +67,13 @@ def svd_pairs(
 def leverage_scores(keys: Float[Tensor, "F d"]) -> Float[Tensor, " F"]:
     """h_j = P_jj in [0, 1]: how much of pair j survives the projection by P; they sum to the rank.
 
+    P = Z Z^T projects R^F onto the column space of the key table; the least-squares store recalls
+    P V at its keys.
+
     Source: Appendix D.
     """
     Z, _, _ = compact_svd(keys)
     return (Z**2).sum(1)
-
-
-def pair_projector(keys: Float[Tensor, "F d"]) -> Float[Tensor, "F F"]:
-    """P, the projector of R^F onto the column space of the key table; for small F.
-
-    The least-squares store recalls P V at its keys.
-
-    Source: Appendix C.
-    """
-    Z, _, _ = compact_svd(keys)
-    return Z @ Z.T
-
-
-def input_projector(keys: Float[Tensor, "F d"]) -> Float[Tensor, "d d"]:
-    """Q, the projector of R^d onto the span of the keys.
-
-    Source: Appendix C.
-    """
-    _, _, Ut = compact_svd(keys)
-    return Ut.T @ Ut
 
 
 def signal_to_noise(leverage: Float[Tensor, " F"]) -> Float[Tensor, " F"]:

@@ -15,7 +15,7 @@ from lib.decoding import Retrieval, retrieve
 from lib.facts import FactSet, gaussian_facts
 from lib.linear.certificates import critical_number
 from lib.linear.stores import linear_memory, outer_product_store
-from lib.numerics import generator, row_blocks
+from lib.numerics import check_count, check_positive, generator, row_blocks
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def sparse_repair(
         raise ValueError(f"reserve must leave a coordinate on each side of {d}; got {reserve}")
     if not 0 < gamma < 0.5:
         raise ValueError(f"gamma must be in (0, 1/2); got {gamma}")
-    if not lift > 0 or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"lift must be > 0 and rounds an integer >= 1; got {lift}, {rounds}")
+    check_positive(lift=lift)
+    check_count(rounds=rounds)
     main = d - reserved
     base = torch.zeros(d, d).to(facts.keys)
     base[:main, :main] = (d / main) ** 2 * outer_product_store(
@@ -147,8 +147,7 @@ def independent_surrogate(n: int, *, draws: int, generator: torch.Generator) -> 
 
     Source: Barnfield et al., Section 2.4, whose calculation is not printed; see Conjecture 1.
     """
-    if n < 2 or draws < 2:
-        raise ValueError(f"n and draws must be at least 2; got {n}, {draws}")
+    check_count(2, n=n, draws=draws)
     distances = torch.empty(draws, dtype=torch.float64)
     for rows in row_blocks(draws, n):
         g = torch.randn(rows.stop - rows.start, n, dtype=torch.float64, generator=generator)

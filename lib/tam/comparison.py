@@ -8,10 +8,9 @@ from torch import Tensor
 
 from lib.facts import FactSet, gaussian_facts
 from lib.linear.learning import Loss, learn
-from lib.numerics import generator, last_before
+from lib.numerics import check_positive, generator, last_before
 from lib.tam.functional import tail_size
 from lib.tam.learning import Lists, learn_list, rank, ridge_coefficient
-from lib.tam.phases import check_positive
 from lib.tam.scalar import Saddle, saddle
 
 
@@ -86,7 +85,7 @@ def experiment(
             competitor is on the list.
         NotConverged: the solver missed its certificate.
     """
-    check_positive("alpha", alpha)
+    check_positive(alpha=alpha)
     F = round(alpha * d * d)
     if F < 3:
         raise ValueError(f"alpha d^2 must be at least 3 facts; got {F}")
@@ -98,33 +97,30 @@ def experiment(
     return Experiment(facts, learned.W.cpu(), lists, theory, learned.distance, learned.iterations)
 
 
-def crossing_number(
-    stream: FactSet, loss: Loss, *, ridge: float, level: float, tolerance: float = 1e-1
-) -> int:
+def crossing_number(stream: FactSet, loss: Loss, *, ridge: float, level: float) -> int:
     """How many facts of a stream can be learned with an average loss of at most the level.
 
-    Bisection, as if the least loss grew with every fact.
+    Bisection, as if the least loss grew with every fact. Every solution is certified to a relative
+    distance of 1/10.
 
     Args:
         stream: facts in their order; fact i has value i.
         loss: of one query, for instance ``tail_average_loss(k, beta)``.
         ridge: lambda > 0.
         level: of the average loss, ridge excluded, > 0.
-        tolerance: certified relative distance of every solution.
 
     Raises:
         ValueError: the level is not positive, the facts are not in order, or the loss of the
             whole stream is below the level.
     """
-    check_positive("ridge", ridge)
-    check_positive("level", level)
+    check_positive(ridge=ridge, level=level)
     if not torch.equal(stream.targets, torch.arange(len(stream))):
         raise ValueError("stream must have value i for fact i")
 
     def average(F: int) -> float:
         facts = FactSet(stream.keys[:F], stream.values[:F], stream.targets[:F])
         coefficient = ridge_coefficient(facts, ridge)
-        learned = learn(facts, loss, ridge=coefficient, tolerance=tolerance)
+        learned = learn(facts, loss, ridge=coefficient, tolerance=1e-1)
         return (learned.value - coefficient / 2 * (learned.W**2).sum().item()) / F
 
     if average(len(stream)) <= level:

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lib.linear.learning import Curvature, ListLoss, Loss
-from lib.tam.phases import check_positive, check_tail_fraction
+from lib.numerics import check_count, check_positive
+from lib.tam.phases import check_tail_fraction
 
 #: Steps of the threshold's root finding; bisection alone would need about 60.
 MAX_STEPS = 100
@@ -33,8 +34,7 @@ def tail_size(m: int, r: float) -> int:
         ValueError: r is not in (0, 1], or m is below 1.
     """
     check_tail_fraction(r)
-    if m < 1:
-        raise ValueError(f"m must be at least 1; got {m}")
+    check_count(m=m)
     return max(1, math.ceil(r * m * (1 - 4 * sys.float_info.epsilon)))
 
 
@@ -57,7 +57,7 @@ def smoothed_threshold(x: Float[Tensor, "b m"], k: int, beta: float) -> Float[Te
         ValueError: k is not in [1, m - 1], beta is not positive, or an entry is not finite.
     """
     _check_scores(x, k)
-    check_positive("beta", beta)
+    check_positive(beta=beta)
     if k == x.shape[1]:
         raise ValueError(f"k must be below m = {k}; the threshold of the mean is minus infinity")
     return _threshold(x, x.amin(1), k, x.shape[1], beta, x.mean(1), torch.empty_like(x))[0]
@@ -121,7 +121,7 @@ def smoothed_tail_average(x: Float[Tensor, "b m"], k: int, beta: float) -> Float
     Source: Barnfield et al., eqs. 28 and 29.
     """
     _check_scores(x, k)
-    check_positive("beta", beta)
+    check_positive(beta=beta)
     if k == x.shape[1]:
         return x.mean(1)
     spare = torch.empty_like(x)
@@ -141,9 +141,8 @@ def tail_average_loss(k: int, beta: float) -> Loss:
 
     Source: Barnfield et al., eq. 31.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}")
-    check_positive("beta", beta)
+    check_count(k=k)
+    check_positive(beta=beta)
 
     thresholds: dict[int, Tensor] = {}  # of each block, where the next search starts
     spare: list[Tensor] = []  # two arrays reused by all blocks: new pages cost like arithmetic

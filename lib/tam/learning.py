@@ -22,16 +22,18 @@ from lib.linear.learning import (
     Learned,
     Loss,
     NotConverged,
+    check_memory,
     hessian_product,
     learn,
 )
+from lib.linear.stores import linear_memory
+from lib.numerics import check_positive
 from lib.tam.functional import (
     smoothed_tail_average,
     tail_average,
     tail_average_loss,
     tail_size,
 )
-from lib.tam.phases import check_positive
 
 
 def learn_list(
@@ -92,7 +94,7 @@ def ridge_coefficient(facts: FactSet, ridge: float) -> float:
     Raises:
         ValueError: ridge is not positive and finite.
     """
-    check_positive("ridge", ridge)
+    check_positive(ridge=ridge)
     return ridge * len(facts) / facts.keys.shape[1] ** 2
 
 
@@ -126,19 +128,15 @@ def rank(W: Float[Tensor, "d_v d"], facts: FactSet, r: float, *, beta: float) ->
     """Scores, margins and percentiles of all facts, in blocks of queries; on the CPU, to look at.
 
     Raises:
-        ValueError: r is not in (0, 1], beta is not positive, W does not fit the facts, or a
-            score is not finite.
+        ValueError: r is not in (0, 1], beta is not positive, W is not finite or does not fit the
+            facts, or a score is not finite.
     """
-    shape = (facts.values.shape[1], facts.keys.shape[1])
-    if W.shape != shape or W.dtype != facts.keys.dtype:
-        raise ValueError(
-            f"W must have shape {shape} in {facts.keys.dtype}; got {tuple(W.shape)} in {W.dtype}"
-        )
+    check_memory("W", W, facts)
     m = len(facts.values) - 1
     k = tail_size(m, r)
-    check_positive("beta", beta)
+    check_positive(beta=beta)
     parts = []
-    for rows, scores in score_blocks(lambda keys: keys @ W.T, facts, entries=CACHED_ENTRIES):
+    for rows, scores in score_blocks(linear_memory(W), facts, entries=CACHED_ENTRIES):
         own = torch.zeros_like(scores, dtype=torch.bool)
         own.scatter_(1, facts.targets[rows, None], value=True)
         right, competitors = scores[own], scores[~own].reshape(-1, m)

@@ -8,12 +8,19 @@ Source: Barnfield et al., Section 5.
 
 import math
 
+import numpy as np
+from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
+from lib.numerics import check_positive
 
-def _density(x: float) -> float:
-    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+Array = float | np.floating | Float[np.ndarray, "..."]
+
+
+def gaussian_density(x: Array) -> Array:
+    """The standard Gaussian density."""
+    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def gaussian_tail_average(r: float) -> float:
@@ -26,12 +33,12 @@ def gaussian_tail_average(r: float) -> float:
         ValueError: r is out of range.
     """
     check_tail_fraction(r)
-    return 0.0 if r == 1 else _density(ndtri(r)) / r
+    return 0.0 if r == 1 else float(gaussian_density(ndtri(r))) / r
 
 
 def squared_excess(t: float) -> float:
     """h(t) = E[(t - G)_+^2] = (1 + t^2) Phi(t) + t phi(t), increasing, for finite t."""
-    return (1 + t * t) * float(ndtr(t)) + t * _density(t)
+    return (1 + t * t) * float(ndtr(t)) + t * float(gaussian_density(t))
 
 
 def critical_load(r: float) -> float:
@@ -45,21 +52,6 @@ def critical_load(r: float) -> float:
     return 1 / squared_excess(gaussian_tail_average(r))
 
 
-def critical_tail_fraction(alpha: float) -> float:
-    """The r in (0, 1] whose critical load is alpha, the shortest list that can be guaranteed.
-
-    Raises:
-        ValueError: alpha is not in (0, 2], or so small that r would be below 1e-300.
-    """
-    smallest = critical_load(1e-300)
-    if not smallest <= alpha <= 2:
-        raise ValueError(f"alpha must be in [{smallest:.3g}, 2]; got {alpha}")
-    if alpha == 2:
-        return 1.0
-    log_r = brentq(lambda x: critical_load(math.exp(x)) - alpha, math.log(1e-300), 0, xtol=1e-14)
-    return math.exp(log_r)
-
-
 def satisfied_edge(alpha: float) -> float:
     """rho_alpha, the root of h(rho) = 1 / alpha.
 
@@ -71,7 +63,7 @@ def satisfied_edge(alpha: float) -> float:
     Raises:
         ValueError: alpha is not positive and finite.
     """
-    check_positive("alpha", alpha)
+    check_positive(alpha=alpha)
     low = -1.0
     while squared_excess(low) > 1 / alpha:
         low *= 2
@@ -114,9 +106,3 @@ def check_tail_fraction(r: float) -> None:
     """Raise ValueError unless 0 < r <= 1."""
     if not 0 < r <= 1:
         raise ValueError(f"r must be in (0, 1]; got {r}")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise ValueError unless the value is positive and finite."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite; got {value}")

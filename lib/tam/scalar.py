@@ -22,9 +22,8 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 
-from lib.tam.phases import check_positive, check_tail_fraction
-
-Array = float | np.floating | Float[np.ndarray, "..."]
+from lib.numerics import check_positive
+from lib.tam.phases import Array, check_tail_fraction, gaussian_density
 
 #: Gaussian mass beyond this many standard deviations is below 1e-23 and left out.
 RANGE = 10.0
@@ -46,11 +45,6 @@ def panel_rule(ends: Array) -> tuple[Array, Array]:
     half = np.diff(ends) / 2
     nodes = (ends[:-1] + half)[:, None] + half[:, None] * NODES
     return nodes.ravel(), (half[:, None] * WEIGHTS).ravel()
-
-
-def gaussian_density(x: Array) -> Array:
-    """The standard Gaussian density."""
-    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
 
 # --- competitors: the smoothed tail average of N(0, nu^2) ---------------------------------------
@@ -184,10 +178,6 @@ class Law:
         """The quantile at p in (0, 1)."""
         return self.forward(ndtri(np.asarray(p, float)))
 
-    def rvs(self, size: int, *, generator: np.random.Generator) -> Array:
-        """Independent draws."""
-        return self.forward(generator.standard_normal(size))
-
     def distance(self, samples: Float[np.ndarray, " n"]) -> float:
         """Wasserstein-1 distance of the samples' distribution from this one.
 
@@ -301,38 +291,34 @@ def saddle(alpha: float, r: float, *, ridge: float, beta: float) -> Saddle:
 
     Source: Barnfield et al., Definition 3 and Proposition 10.
     """
-    for name, value in (("alpha", alpha), ("ridge", ridge), ("beta", beta)):
-        check_positive(name, value)
+    check_positive(alpha=alpha, ridge=ridge, beta=beta)
     check_tail_fraction(r)
     if r == 1:
         raise ValueError("r must be in (0, 1); at 1 the smoothed tail average has no threshold")
 
-    points: dict[float, Saddle] = {}
-
-    def derivative(log_nu: float) -> float:
+    def at(log_nu: float) -> tuple[Saddle, float]:
+        """The point (nu, chi), and chi / nu times the derivative of the potential in nu."""
         nu = math.exp(log_nu)
         mu = tail_threshold(nu, r, beta)
         c = smoothed_tail_average(nu, mu, r, beta)
         log_chi = _response(nu, c, alpha)
-        points[log_nu] = Saddle(alpha, r, ridge, beta, nu, log_chi, mu, c)
         right = _RightScores(nu, log_chi, c)
         y, g, w = right.rule
         weighted = w * right.step(y)
         slope = nu / r * threshold_density(nu, mu, beta)
-        # chi times the derivative, over nu: of order one on both sides of the critical load
+        # with this factor it is of order one on both sides of the critical load
         others = (weighted.sum() * slope - weighted @ g) / nu - 1 / alpha
-        return others + math.exp(min(math.log(ridge) + log_chi, 700.0))
+        derivative = others + math.exp(min(math.log(ridge) + log_chi, 700.0))
+        return Saddle(alpha, r, ridge, beta, nu, log_chi, mu, c), derivative
 
     # lambda nu^2 / 2 is at most the loss of the zero memory, log(1 + exp(c_r(0))).
     level = (math.log(1 / r - 1) - math.log1p(-r) / r) / beta
     high = 0.5 * math.log(2 * float(softplus(level)) / ridge)
     low = high
-    while derivative(low) > 0:
+    while at(low)[1] > 0:
         low -= 2.0
-    root = brentq(derivative, low, low + 2.0, xtol=1e-13, rtol=1e-14)
-    if root not in points:
-        derivative(root)
-    return points[root]
+    root = brentq(lambda log_nu: at(log_nu)[1], low, low + 2.0, xtol=1e-13, rtol=1e-14)
+    return at(root)[0]
 
 
 def _response(nu: float, c: float, alpha: float) -> float:

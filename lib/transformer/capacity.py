@@ -22,7 +22,7 @@ from lib.decoding import Memory, retrieve, unit_outputs
 from lib.facts import FactSet, bijection, gaussian, ill_condition, other_facts
 from lib.mlp import GatedMLP
 from lib.noisy_queries import score_lipschitz
-from lib.numerics import check_choice, check_width, generator, unit_rows
+from lib.numerics import check_choice, check_count, generator, unit_rows
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import RecallTask, recall_task
 from lib.transformer.training import Plan, key_accuracies, train
@@ -134,7 +134,7 @@ def constructor(
         ValueError: the construction is unknown, or the width below 1.
     """
     check_choice("construction", construction, CONSTRUCTIONS)
-    check_width(width)
+    check_count(width=width)
     closed_form, _ = CONSTRUCTIONS[construction]
 
     def construct(facts: FactSet, stream: tuple[int, ...]) -> GatedMLP:
