@@ -342,5 +342,4 @@ def _all_residuals(
 
 
 def _with_readout(model: LanguageModel, B: Tensor) -> LanguageModel:
-    old = model.mlp
-    return model.with_mlp(GatedMLP(old.A, old.G, B.to(old.B), old.gate))
+    return model.with_mlp(model.mlp.with_readout(B.to(model.mlp.B)))

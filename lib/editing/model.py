@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from lib.constructions.gradient import Recipe
 from lib.decoding import Memory, score_margins
 from lib.editing.language import Corpus, Sentences
-from lib.facts import FactSet
+from lib.facts import FactSet, gaussian
+from lib.mlp import frozen
 from lib.numerics import generator, row_blocks, unit_rows
 from lib.transformer.rope import rotate
 from lib.transformer.training import History, Plan, descend, fingerprint
@@ -68,7 +69,7 @@ class LanguageModel(nn.Module):
         )
         self.sharpness = 1.0
         self.to(embeddings)
-        self.mlp = _frozen(mlp, embeddings)
+        self.mlp = _frozen_copy(mlp, embeddings)
 
     def stream(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """x, what attention returns at every position."""
@@ -113,7 +114,7 @@ class LanguageModel(nn.Module):
         Raises:
             ValueError: the memory is not as in :class:`LanguageModel`.
         """
-        new = _frozen(mlp, self.embeddings)
+        new = _frozen_copy(mlp, self.embeddings)
         kept = {id(self.mlp): new, id(self.embeddings): self.embeddings}
         return copy.deepcopy(self, kept)
 
@@ -243,16 +244,15 @@ def _linear(
     inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True
 ) -> nn.Linear:
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
-    normal = torch.randn(outputs, inputs, dtype=torch.float64, generator=generator)
     with torch.no_grad():
-        layer.weight.copy_(normal / inputs**0.5)
+        layer.weight.copy_(gaussian(outputs, inputs, generator=generator))
         if bias:
             layer.bias.zero_()
     return layer
 
 
 @torch.no_grad()
-def _frozen(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
+def _frozen_copy(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
     """A copy that no training changes, once it has answered a question of the right size."""
     question = unit_rows(embeddings[:1])
     try:
@@ -264,5 +264,4 @@ def _frozen(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
     if answer is None or answer.shape != question.shape or answer.dtype != question.dtype:
         d, dtype = question.shape[1], question.dtype
         raise ValueError(f"mlp must map (b, {d}) to (b, {d}) in {dtype}; got {why}")
-    mlp = copy.deepcopy(mlp)
-    return mlp.requires_grad_(False) if isinstance(mlp, nn.Module) else mlp
+    return frozen(copy.deepcopy(mlp))
