@@ -1,7 +1,6 @@
 """MLPs of one hidden layer: the gated one, B((A x) * sigma(G x)), and the plain one."""
 
 from pathlib import Path
-from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -58,7 +57,7 @@ class _OneHiddenLayer(nn.Module):
         """W, all entries of the weights."""
         return sum(weight.numel() for weight in self.parameters())
 
-    def with_readout(self, B: Float[Tensor, "p m"]) -> Self:
+    def with_readout(self, B: Float[Tensor, "p m"]) -> "_OneHiddenLayer":
         """A frozen MLP of the same features, whose memory it shares, and another readout."""
         weights = {name: weight.detach() for name, weight in self.named_parameters()}
         return type(self)(**weights | {"B": B.detach()}, gate=self.gate).requires_grad_(False)
