@@ -254,11 +254,7 @@ def k2_kernel(x: Float[Tensor, "n d"], z: Float[Tensor, "q d"]) -> Float[Tensor,
 
 def feature_kernel(mlp: GatedMLP) -> Kernel:
     """K(x, z) = phi(x) . phi(z), the kernel of an MLP's own features."""
-
-    def kernel(x: Tensor, z: Tensor) -> Tensor:
-        return mlp.features(x) @ mlp.features(z).T
-
-    return kernel
+    return lambda x, z: mlp.features(x) @ mlp.features(z).T
 
 
 def whitened_kernel(
@@ -276,11 +272,7 @@ def whitened_kernel(
     Source: Garcia et al., Theorem B.1.
     """
     T = whitener(mlp.features(keys), ridge=ridge, cutoff=cutoff)
-
-    def kernel(x: Tensor, z: Tensor) -> Tensor:
-        return (mlp.features(x) @ T.T) @ (mlp.features(z) @ T.T).T
-
-    return kernel
+    return lambda x, z: (mlp.features(x) @ T.T) @ (mlp.features(z) @ T.T).T
 
 
 def kernel_memory(

@@ -24,9 +24,9 @@ from lib.decoding import Memory, score_margins
 from lib.editing.language import Corpus, Sentences
 from lib.facts import FactSet, gaussian
 from lib.mlp import frozen
-from lib.numerics import generator, row_blocks, unit_rows
+from lib.numerics import row_blocks, unit_rows
 from lib.transformer.rope import rotate
-from lib.transformer.training import History, Plan, descend, fingerprint
+from lib.transformer.training import History, Plan, descend
 
 #: Rank of the auxiliary expert. Garcia et al., Appendix A.4.5.
 RANK = 8
@@ -36,9 +36,6 @@ FAST = Plan(steps=1200, batch=64, rate=3e-3, checked_every=300)
 
 #: How a memory is trained on the squared error; ours, a tenth of the published steps.
 RECIPE = Recipe(steps=1000, rate=2e-2, final_rate=2e-5, checked_every=50)
-
-#: Random streams of a training run.
-BATCHES, CHECKS = 0, 1
 
 
 class LanguageModel(nn.Module):
@@ -209,27 +206,24 @@ def train_language(
     """
     if not 0 <= leak_penalty < math.inf:
         raise ValueError(f"leak_penalty must be finite and >= 0; got {leak_penalty}")
-    free = [p for p in model.parameters() if p.requires_grad]
     device = model.embeddings.device
 
     def drawn(facts: Tensor, g: torch.Generator) -> Sentences:
         templates = torch.randint(len(corpus.templates), facts.shape, generator=g)
         return corpus.sentences(facts, templates, corpus.answers).to(device)
 
-    def loss(step: int) -> Tensor:
-        g = generator(*stream, BATCHES, step)
+    def loss(g: torch.Generator) -> Tensor:
         sentences = drawn(torch.randint(len(corpus), (plan.batch,), generator=g), g)
         losses, routing, authors = token_losses(model, sentences)
         return losses.mean() + leak_penalty * routing[~authors].mean()
 
-    def accuracy(step: int) -> float:
-        g = generator(*stream, CHECKS, step)
+    def accuracy(g: torch.Generator) -> float:
         return right_authors(model, drawn(torch.arange(len(corpus)), g)).double().mean().item()
 
-    frozen = [p for p in model.parameters() if not p.requires_grad]
-    tables = (model.embeddings, corpus.answers, torch.tensor([model.sharpness, leak_penalty]))
-    run = fingerprint(plan, stream, model.parameters(), *tables, *frozen)
-    return descend(free, plan, loss, accuracy, run=run, checkpoint=checkpoint)
+    fixed = [p for p in model.parameters() if not p.requires_grad]
+    settings = torch.tensor([model.sharpness, leak_penalty])
+    tables = (model.embeddings, corpus.answers, settings, *fixed)
+    return descend(model, plan, loss, accuracy, stream=stream, tables=tables, checkpoint=checkpoint)
 
 
 def _projection(d: int, generator: torch.Generator) -> nn.Sequential:
