@@ -1,5 +1,6 @@
 """MLPs of one hidden layer: the gated one, B((A x) * sigma(G x)), and the plain one."""
 
+import copy
 from pathlib import Path
 
 import torch
@@ -147,6 +148,17 @@ def random_mlp(d: int, m: int, d_v: int, gate: str, *, generator: torch.Generato
 def frozen(memory: Memory) -> Memory:
     """The memory itself, its weights frozen if it has any."""
     return memory.requires_grad_(False) if isinstance(memory, nn.Module) else memory
+
+
+def with_memory(model: nn.Module, memory: Memory) -> nn.Module:
+    """A copy of a model that has another memory, frozen, for its ``mlp``.
+
+    Neither memory is copied, nor are the model's ``embeddings``, which are frozen.
+    """
+    copied = copy.deepcopy(model, {id(part): part for part in (model.mlp, model.embeddings)})
+    del copied.mlp  # modules are registered and functions are not
+    copied.mlp = frozen(memory)
+    return copied
 
 
 def check_bilinear(mlp: GatedMLP) -> None:

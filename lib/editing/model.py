@@ -23,7 +23,7 @@ from lib.constructions.gradient import Recipe
 from lib.decoding import Memory, score_margins
 from lib.editing.language import Corpus, Sentences
 from lib.facts import FactSet, gaussian
-from lib.mlp import frozen
+from lib.mlp import frozen, with_memory
 from lib.numerics import row_blocks, unit_rows
 from lib.transformer.rope import rotate
 from lib.transformer.training import History, Plan, descend
@@ -66,7 +66,7 @@ class LanguageModel(nn.Module):
         )
         self.sharpness = 1.0
         self.to(embeddings)
-        self.mlp = _frozen_copy(mlp, embeddings)
+        self.mlp = frozen(_checked_copy(mlp, embeddings))
 
     def stream(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """x, what attention returns at every position."""
@@ -111,9 +111,7 @@ class LanguageModel(nn.Module):
         Raises:
             ValueError: the memory is not as in :class:`LanguageModel`.
         """
-        new = _frozen_copy(mlp, self.embeddings)
-        kept = {id(self.mlp): new, id(self.embeddings): self.embeddings}
-        return copy.deepcopy(self, kept)
+        return with_memory(self, _checked_copy(mlp, self.embeddings))
 
     def with_sharpness(self, sharpness: float) -> "LanguageModel":
         """A copy with another factor before the router's sigmoid, which is 1 in training.
@@ -246,8 +244,8 @@ def _linear(
 
 
 @torch.no_grad()
-def _frozen_copy(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
-    """A copy that no training changes, once it has answered a question of the right size."""
+def _checked_copy(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
+    """A copy of a memory, once it has answered a question of the right size."""
     question = unit_rows(embeddings[:1])
     try:
         answer = mlp(question)
@@ -258,4 +256,4 @@ def _frozen_copy(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
     if answer is None or answer.shape != question.shape or answer.dtype != question.dtype:
         d, dtype = question.shape[1], question.dtype
         raise ValueError(f"mlp must map (b, {d}) to (b, {d}) in {dtype}; got {why}")
-    return frozen(copy.deepcopy(mlp))
+    return copy.deepcopy(mlp)

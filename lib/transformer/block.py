@@ -10,15 +10,13 @@ first. One answer is asked for, at the last position: nothing else is computed. 
 applied to the vocabulary and then looked up, not to every token of every sequence.
 """
 
-import copy
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from lib.decoding import Memory
 from lib.facts import FactSet, gaussian
-from lib.mlp import frozen
+from lib.mlp import frozen, with_memory
 from lib.numerics import unit_rows
 from lib.transformer.recall import RecallTask, Sequences
 from lib.transformer.rope import rotate
@@ -105,8 +103,6 @@ class RecallBlock(nn.Module):
         """
         if len(facts) != self.facts or not torch.equal(facts.keys, self.embeddings[: self.facts]):
             raise ValueError("facts must have the keys of this block, in the same order")
-        swapped = copy.deepcopy(self, {id(self.mlp): self.mlp})  # memories are not copied
-        del swapped.mlp
-        swapped.mlp = frozen(mlp)
+        swapped = with_memory(self, mlp)
         swapped.values = facts.values
         return swapped
