@@ -59,9 +59,10 @@ class _OneHiddenLayer(nn.Module):
         return sum(weight.numel() for weight in self.parameters())
 
     def with_readout(self, B: Float[Tensor, "p m"]) -> "_OneHiddenLayer":
-        """A frozen MLP of the same features, whose memory it shares, and another readout."""
+        """A frozen MLP of the same features, in their memory, with B in their dtype for readout."""
         weights = {name: weight.detach() for name, weight in self.named_parameters()}
-        return type(self)(**weights | {"B": B.detach()}, gate=self.gate).requires_grad_(False)
+        weights["B"] = B.detach().to(self.B)
+        return type(self)(**weights, gate=self.gate).requires_grad_(False)
 
 
 class GatedMLP(_OneHiddenLayer):

@@ -196,7 +196,7 @@ def rome(
     for i, token in tqdm(facts, total=len(edit.altered), disable=None, leave=False, desc="ROME"):
         r = residuals(model, x[i, None], (K[i] @ B.T)[None], token[None], descent)
         B = B + rank_one_update(K[i], r[0], precision)
-    return _with_readout(model, B)
+    return model.with_mlp(model.mlp.with_readout(B))
 
 
 def memit(
@@ -342,8 +342,4 @@ def _one_update(
     x, K = questions_and_keys(model, corpus)
     x_1, K_1, B = x[edit.altered], K[edit.altered], model.mlp.B
     r = residuals(model, x_1, K_1 @ B.T.double(), edit.tokens, descent)
-    return _with_readout(model, B + solve(K_1, r, K[edit.preserved]))
-
-
-def _with_readout(model: LanguageModel, B: Tensor) -> LanguageModel:
-    return model.with_mlp(model.mlp.with_readout(B.to(model.mlp.B)))
+    return model.with_mlp(model.mlp.with_readout(B + solve(K_1, r, K[edit.preserved])))
