@@ -2,6 +2,7 @@
 
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from lib.facts import FactSet
 from lib.mlp import GatedMLP
