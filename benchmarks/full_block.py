@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lib.numerics import unit_rows
-from lib.transformer.block import RecallBlock
+from lib.transformer.block import LOGIT_SCALE, RecallBlock
 from lib.transformer.recall import Sequences
 from lib.transformer.rope import rotate
 
@@ -30,4 +30,4 @@ def all_positions(block: RecallBlock, sequences: Sequences) -> Float[Tensor, "b 
     if block.residual:
         y = y + x
     out = unit_rows(block.mlp(unit_rows(y.flatten(0, 1)))) @ block.values.T
-    return block.logit_scale * out.unflatten(0, y.shape[:2])
+    return LOGIT_SCALE * out.unflatten(0, y.shape[:2])

@@ -65,7 +65,7 @@ def kernel_variance(m: Numbers, d: int) -> Numbers:
 
 
 def isotropic_margin_terms(
-    F: Float[np.ndarray, " n"], m: Float[np.ndarray, " n"], d: int, *, delta: float = DELTA
+    F: Float[np.ndarray, " n"], m: Float[np.ndarray, " n"], d: int
 ) -> dict[str, Float[np.ndarray, " n"]]:
     """What the bound for isotropic facts subtracts from 1, term by term, every constant set to 1.
 
@@ -88,7 +88,7 @@ def isotropic_margin_terms(
         raise ValueError(
             f"d and F must be at least 2 and m positive; got d = {d}, F = {F}, m = {m}"
         )
-    L = log_factor(F, delta=delta)
+    L = log_factor(F)
     return {
         "diagonal": np.sqrt(L / m),
         "values": np.sqrt(L / (d - 1)),
@@ -97,12 +97,12 @@ def isotropic_margin_terms(
     }
 
 
-def isotropic_assumptions(F: int, m: int, d: int, *, delta: float = DELTA) -> dict[str, bool]:
+def isotropic_assumptions(F: int, m: int, d: int) -> dict[str, bool]:
     """Which hypotheses of the isotropic margin theorem hold, with C_0 = 1.
 
     Source: Garcia et al., Theorem B.30.
     """
-    L = float(log_factor(F, delta=delta))
+    L = float(log_factor(F))
     return {"F ≥ 2L": 2 * L <= F} | sketch_assumptions(L, m, d)
 
 
@@ -112,27 +112,6 @@ def sketch_assumptions(L: float, m: int, d: int) -> dict[str, bool]:
     Source: Garcia et al., Theorems B.29 and B.30.
     """
     return {"m ≥ L³": m >= L**3, "m ≤ d²/L": m * L <= d**2}
-
-
-def isotropic_parameters(F: int, *, constant: float = 1.0, delta: float = DELTA) -> float:
-    """m d above which the simplified isotropic margin bound is positive: C^2 F log(F / delta).
-
-    Args:
-        F: number of facts, at least 2.
-        constant: C > 0, which the source leaves open.
-        delta: in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: Garcia et al., Corollary B.32.
-    """
-    if F < 2 or not constant > 0 or not 0 < delta < 1:
-        raise ValueError(
-            "F must be at least 2, constant positive and delta in (0, 1); "
-            f"got {F}, {constant}, {delta}"
-        )
-    return constant**2 * F * math.log(F / delta)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from lib.constructions.ntk import ntk_mlp
 from lib.decoding import stores_all
 from lib.facts import FactSet, random_facts, sphere, spike
 from lib.mlp import GatedMLP
-from lib.numerics import check_choice, generator
+from lib.numerics import check_choice, generator, last_before
 
 #: Widths that are tried: all small ones, then 16 for every doubling, 4.4 per cent apart.
 WIDTHS = np.unique(np.round(2 ** (np.arange(17 * 16 + 1) / 16)).astype(int)).tolist()
@@ -73,10 +73,8 @@ def smallest_width(
     step = 2
     while low > 0 and holds(low):
         low, high, step = max(low - step, 0), low, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    first = low if holds(low) else high
+    low = last_before(low, high, lambda k: not holds(k))
+    first = low if holds(low) else low + 1
     while first + RUN - 1 <= top:
         failed = [k for k in range(first, first + RUN) if not holds(k)]
         if not failed:

@@ -11,7 +11,6 @@ weights an upper one; their difference is the duality gap that comes with every 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -104,11 +103,12 @@ def decodability(values: Float[Tensor, "N d"]) -> Decodability:
         _solve(_directions(table, i, space), i, start[i])
         for i in tqdm(range(len(X)), disable=None, leave=False, desc="decodability")
     ]
+    radii, outputs, gaps, active = zip(*solutions, strict=True)
     return Decodability(
-        torch.tensor([solution.radius for solution in solutions], dtype=torch.float64),
-        torch.from_numpy(np.stack([solution.output for solution in solutions])),
-        torch.tensor([solution.gap for solution in solutions], dtype=torch.float64),
-        tuple(torch.from_numpy(solution.active) for solution in solutions),
+        torch.tensor(radii, dtype=torch.float64),
+        torch.from_numpy(np.stack(outputs)),
+        torch.tensor(gaps, dtype=torch.float64),
+        tuple(torch.from_numpy(numbers) for numbers in active),
     )
 
 
@@ -215,25 +215,18 @@ def fold_whitening(mlp: GatedMLP, W: Float[Tensor, "d_v d_v"]) -> GatedMLP:
 
     Source: Dugan et al., Section 3.3, Appendix A.1.3.
     """
-    return GatedMLP(mlp.A.detach(), mlp.G.detach(), W @ mlp.B.detach(), mlp.gate).requires_grad_(
-        False
-    )
+    return mlp.with_readout(W @ mlp.B)
 
 
 # --- one value after the other -----------------------------------------------------------------
 
 
-class _Solution(NamedTuple):
-    radius: float
-    output: Float[np.ndarray, " d"]
-    gap: float
-    active: Int[np.ndarray, " a"]
+def _solve(
+    W: Float[np.ndarray, "N d"], i: int, start: Float[np.ndarray, " d"]
+) -> tuple[float, Float[np.ndarray, " d"], float, Int[np.ndarray, " a"]]:
+    """Radius, output, gap and active constraints of value i, from its directions w_ij.
 
-
-def _solve(W: Float[np.ndarray, "N d"], i: int, start: Float[np.ndarray, " d"]) -> _Solution:
-    """The problem of value i, from its directions w_ij; constraints come in as they are violated.
-
-    The bounds are those of the directions themselves, all N of them.
+    Constraints come in as they are violated. The bounds are those of all N directions.
     """
     known = _lowest(_margins(W, i, start), START * W.shape[1])
     while True:
@@ -248,8 +241,8 @@ def _solve(W: Float[np.ndarray, "N d"], i: int, start: Float[np.ndarray, " d"]) 
         known = np.append(known, new)
     active, lower = known[weights > 0], margins.min()
     if min(lower, upper) <= RESOLUTION:
-        return _Solution(0.0, np.zeros_like(u), upper, active)
-    return _Solution(upper, u, max(upper - lower, 0.0), active)
+        return 0.0, np.zeros_like(u), upper, active
+    return upper, u, max(upper - lower, 0.0), active
 
 
 def _least_distance(

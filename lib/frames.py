@@ -4,6 +4,7 @@ import math
 
 import torch
 from jaxtyping import Float
+from scipy.linalg import circulant
 from torch import Tensor
 
 
@@ -23,10 +24,9 @@ def harmonic_gram(F: int, m: int, *, generator: torch.Generator) -> Float[Tensor
         raise ValueError(f"m must be even, in [2, {2 * ((F - 1) // 2)}]; got {m}")
     frequencies = torch.randperm((F - 1) // 2, generator=generator)[: m // 2] + 1
     steps = torch.arange(F)
-    lags = (steps[:, None] - steps) % F
     turns = (frequencies[:, None] * steps % F).double() / F
     row = torch.cos(2 * math.pi * turns).mean(0)
-    return row[lags]
+    return torch.from_numpy(circulant(row.numpy()))
 
 
 def paley_gram(q: int) -> Float[Tensor, "F F"]:
@@ -47,8 +47,7 @@ def paley_gram(q: int) -> Float[Tensor, "F F"]:
     character = -torch.ones(q, dtype=torch.float64)
     character[torch.arange(1, q) ** 2 % q] = 1
     character[0] = 0
-    steps = torch.arange(q)
     conference = torch.ones(q + 1, q + 1, dtype=torch.float64)
-    conference[1:, 1:] = character[(steps[:, None] - steps) % q]
+    conference[1:, 1:] = torch.from_numpy(circulant(character.numpy()))
     conference[0, 0] = 0
     return torch.eye(q + 1, dtype=torch.float64) + conference / math.sqrt(q)

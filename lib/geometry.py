@@ -177,7 +177,8 @@ def _geometry(
         raise ValueError(f"centre must be finite; got {centre}")
     values, codes = values.double(), codes.double()
     root = torch.linalg.qr(codes).R  # |C x| = |root x|
-    low, high = [], []
+    low: dict[str, float] = {}
+    high: dict[str, float] = {}
     for rows in row_blocks(F, F * values.shape[1], entries=DIFFERENCE_ENTRIES):
         K = columns(rows).double().clone()
         if not K.isfinite().all():
@@ -188,51 +189,33 @@ def _geometry(
         pairs.diagonal(rows.start).fill_(False)
         sums = {name: array[pairs].reshape(len(K), F - 1) for name, array in sums.items()}
         own = diagonal[:, None] * sums["own"]
-        smallest = (diagonal, sums["own"], own + sums["competitor"], own + sums["z"])
+        smallest = {
+            "diagonal": diagonal,
+            "separation": sums["own"],
+            "signal": own + sums["competitor"],
+            "margin": own + sums["z"],
+        }
         effective = sums["z_centred"].abs() / sums["value_truncated"].sqrt()
-        largest = (
-            K.abs(),
-            sums["kernel"],
-            sums["other"].abs(),
-            sums["mean"].abs(),
-            sums["value"],
-            _cosine(sums, ""),
-            sums["kernel_truncated"],
-            sums["value_truncated"],
-            _cosine(sums, "_truncated"),
-            sums["kernel_centred"],
-            _cosine(sums, "_centred", "_truncated"),
-            torch.where(sums["value_truncated"] > 0, effective, 0),
-            sums["z_truncated"].abs(),
-        )
-        low.append([array.min().item() for array in smallest])
-        high.append([array.max().item() for array in largest])
-    diagonal, separation, signal, margin = map(min, zip(*low, strict=True))
-    maxima = map(max, zip(*high, strict=True))
-    names = [
-        "off_diagonal",
-        "column_energy",
-        "interaction",
-        "mean_alignment",
-        "value_energy",
-        "coupling",
-        "column_energy_truncated",
-        "value_energy_truncated",
-        "coupling_truncated",
-        "column_energy_centred",
-        "coupling_centred",
-        "coupling_effective",
-        "crosstalk_truncated",
-    ]
-    return Geometry(
-        facts=F,
-        diagonal=diagonal,
-        separation=separation,
-        signal=signal,
-        margin=margin,
-        centre=centre,
-        **dict(zip(names, maxima, strict=True)),
-    )
+        largest = {
+            "off_diagonal": K.abs(),
+            "column_energy": sums["kernel"],
+            "interaction": sums["other"].abs(),
+            "mean_alignment": sums["mean"].abs(),
+            "value_energy": sums["value"],
+            "coupling": _cosine(sums, ""),
+            "column_energy_truncated": sums["kernel_truncated"],
+            "value_energy_truncated": sums["value_truncated"],
+            "coupling_truncated": _cosine(sums, "_truncated"),
+            "column_energy_centred": sums["kernel_centred"],
+            "coupling_centred": _cosine(sums, "_centred", "_truncated"),
+            "coupling_effective": torch.where(sums["value_truncated"] > 0, effective, 0),
+            "crosstalk_truncated": sums["z_truncated"].abs(),
+        }
+        for name, array in smallest.items():
+            low[name] = min(low.get(name, math.inf), array.min().item())
+        for name, array in largest.items():
+            high[name] = max(high.get(name, 0.0), array.max().item())
+    return Geometry(facts=F, centre=centre, **low, **high)
 
 
 def _cosine(sums: dict[str, Tensor], kernel: str, value: str | None = None) -> Tensor:

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lib.bounds import DELTA, Numbers, kernel_variance, log_factor, r_squared, sketch_assumptions
+from lib.bounds import Numbers, kernel_variance, log_factor, r_squared, sketch_assumptions
 from lib.facts import check_embeddings
-from lib.geometry import Geometry, Penalties, Spread
+from lib.geometry import Geometry, Spread
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,18 @@ def absorbed_bound(g: Geometry) -> Bound:
     )
 
 
-def arbitrary_keys_bound(g: Geometry, d: int, *, delta: float = DELTA) -> Bound:
+def arbitrary_keys_bound(g: Geometry, d: int) -> Bound:
     """K_min^diag (1 - eps_v) - K_max^off - sqrt(E_K L / (d - 1)) sqrt(1 + L / (F - 2)).
 
     For isotropic values in dimension d, eps_v = sqrt(L / (d - 1)).
 
     Raises:
-        ValueError: d is below 2, or delta out of (0, 1).
+        ValueError: d is below 2.
 
     Source: Garcia et al., Theorem B.28, eq. 45.
     """
     _check_dimension(d)
-    L = float(log_factor(g.facts, delta=delta))
+    L = float(log_factor(g.facts))
     loss = math.sqrt(g.column_energy * L / (d - 1) * (1 + L / (g.facts - 2)))
     return Bound(
         {
@@ -100,23 +100,21 @@ def arbitrary_keys_bound(g: Geometry, d: int, *, delta: float = DELTA) -> Bound:
     )
 
 
-def arbitrary_values_bound(
-    g: Geometry, spread: Spread, m: int, d: int, *, delta: float = DELTA
-) -> Bound:
+def arbitrary_values_bound(g: Geometry, spread: Spread, m: int, d: int) -> Bound:
     """(1 - sqrt(L / m)) V_min - (B_Y + sqrt(E_v L_v)) sigma sqrt(L).
 
     For isotropic keys in dimension d and the bilinear kernel of m features, sigma the standard
     deviation of its off-diagonal entries.
 
     Raises:
-        ValueError: d is below 2, m below 1, or delta out of (0, 1).
+        ValueError: d is below 2, or m below 1.
 
     Source: Garcia et al., Theorem B.29, eq. 51.
     """
     _check_dimension(d)
     if m < 1:
         raise ValueError(f"m must be at least 1; got {m}")
-    L = float(log_factor(g.facts, delta=delta))
+    L = float(log_factor(g.facts))
     scale = math.sqrt(kernel_variance(m, d) * L)
     return Bound(
         {
@@ -128,28 +126,6 @@ def arbitrary_values_bound(
         _positivity(g) | {"F - 2 ≥ L": g.facts - 2 >= L} | sketch_assumptions(L, m, d),
         False,
     )
-
-
-def parameters_for(p: Penalties, F: int, *, constant: float = 0.5) -> float:
-    """m d above which the general bound is positive: F log F (P_key P_val P_align / (C S_sig))^2.
-
-    Args:
-        p: of the geometry; S_sig > 0.
-        F: number of facts, at least 2.
-        constant: C; 1/2 is proved for d >= 4 log F.
-
-    Raises:
-        ValueError: F is below 2, or S_sig or the constant is not positive.
-
-    Source: Garcia et al., Corollary B.27.
-    """
-    if F < 2 or not p.signal > 0 or not constant > 0:
-        raise ValueError(
-            "F must be at least 2, S_sig and constant positive; "
-            f"got F = {F}, S_sig = {p.signal:.3g}, constant = {constant}"
-        )
-    ratio = p.keys * p.values * p.alignment / (constant * p.signal)
-    return F * math.log(F) * ratio**2
 
 
 @dataclass(frozen=True, eq=False)

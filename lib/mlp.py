@@ -1,11 +1,14 @@
 """MLPs of one hidden layer: the gated one, B((A x) * sigma(G x)), and the plain one."""
 
+import copy
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lib.decoding import Memory
+from lib.facts import gaussian
 from lib.files import replacing
 from lib.numerics import check_choice
 
@@ -20,13 +23,16 @@ GATES = {
 class _OneHiddenLayer(nn.Module):
     """MLP(x) = B phi(x), whatever the features."""
 
-    def _keep(self, gate: str, **weights: Tensor) -> None:
-        """Take the weights, which fit one another, for parameters, once they are checked."""
+    def __init__(self, gate: str, layout: str, fits: bool, **weights: Tensor) -> None:
+        """Take the weights for parameters, if they fit one another and are otherwise in order."""
+        super().__init__()
         *first, last = weights
         names = f"{', '.join(first)} and {last}"
+        shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+        if not fits:
+            raise ValueError(f"{layout}; got {shapes}")
         dtypes = [weight.dtype for weight in weights.values()]
         if not all(weight.numel() for weight in weights.values()) or len(set(dtypes)) > 1:
-            shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
             raise ValueError(
                 f"{names} must not be empty and must share one dtype; got {shapes}, "
                 f"{', '.join(map(str, dtypes))}"
@@ -52,6 +58,12 @@ class _OneHiddenLayer(nn.Module):
         """W, all entries of the weights."""
         return sum(weight.numel() for weight in self.parameters())
 
+    def with_readout(self, B: Float[Tensor, "p m"]) -> "_OneHiddenLayer":
+        """A frozen MLP of the same features, in their memory, with B in their dtype for readout."""
+        weights = {name: weight.detach() for name, weight in self.named_parameters()}
+        weights["B"] = B.detach().to(self.B)
+        return type(self)(**weights, gate=self.gate).requires_grad_(False)
+
 
 class GatedMLP(_OneHiddenLayer):
     """MLP(x) = B phi(x) with features phi(x) = (A x) * sigma(G x), no biases; W = (2 d + d_v) m.
@@ -63,7 +75,8 @@ class GatedMLP(_OneHiddenLayer):
         gate: sigma, one of ``identity`` (the bilinear MLP), ``relu``, ``silu``, ``gelu``.
 
     Raises:
-        ValueError: the shapes do not fit, or the gate is unknown.
+        ValueError: the shapes do not fit or are empty, dtypes differ, an entry is not finite, or
+            the gate is unknown.
 
     Source: Garcia et al., eq. 4.
     """
@@ -75,11 +88,8 @@ class GatedMLP(_OneHiddenLayer):
         B: Float[Tensor, "d_v m"],
         gate: str = "identity",
     ) -> None:
-        super().__init__()
-        shapes = {"A": tuple(A.shape), "G": tuple(G.shape), "B": tuple(B.shape)}
-        if not A.ndim == B.ndim == 2 or A.shape != G.shape or B.shape[1] != A.shape[0]:
-            raise ValueError(f"A and G must be (m, d) and B (d_v, m); got {shapes}")
-        self._keep(gate, A=A, G=G, B=B)
+        fits = A.ndim == B.ndim == 2 and A.shape == G.shape and B.shape[1] == A.shape[0]
+        super().__init__(gate, "A and G must be (m, d) and B (d_v, m)", fits, A=A, G=G, B=B)
 
     def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
         """phi(x) for each row."""
@@ -107,8 +117,7 @@ class PlainMLP(_OneHiddenLayer):
         gate: sigma, one of the gates of :class:`GatedMLP`.
 
     Raises:
-        ValueError: the shapes do not fit or are empty, dtypes differ, an entry is not finite, or
-            the gate is unknown.
+        ValueError: as :class:`GatedMLP`.
 
     Source: Dugan et al., Appendix B.1.1.
     """
@@ -120,11 +129,8 @@ class PlainMLP(_OneHiddenLayer):
         B: Float[Tensor, "d_v m"],
         gate: str = "relu",
     ) -> None:
-        super().__init__()
-        shapes = {"A": tuple(A.shape), "b": tuple(b.shape), "B": tuple(B.shape)}
-        if not A.ndim == B.ndim == 2 or b.shape != A.shape[:1] or B.shape[1] != A.shape[0]:
-            raise ValueError(f"A must be (m, d), b (m,) and B (d_v, m); got {shapes}")
-        self._keep(gate, A=A, b=b, B=B)
+        fits = A.ndim == B.ndim == 2 and b.shape == A.shape[:1] and B.shape[1] == A.shape[0]
+        super().__init__(gate, "A must be (m, d), b (m,) and B (d_v, m)", fits, A=A, b=b, B=B)
 
     def features(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
         """sigma(A x + b) for each row."""
@@ -136,11 +142,24 @@ def random_mlp(d: int, m: int, d_v: int, gate: str, *, generator: torch.Generato
 
     A and G have N(0, 1) entries, B has N(0, 1/m) entries; float64.
     """
+    A, G = (torch.randn(m, d, dtype=torch.float64, generator=generator) for _ in range(2))
+    return GatedMLP(A, G, gaussian(d_v, m, generator=generator), gate).requires_grad_(False)
 
-    def draw(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
 
-    return GatedMLP(draw(m, d), draw(m, d), draw(d_v, m) / m**0.5, gate).requires_grad_(False)
+def frozen(memory: Memory) -> Memory:
+    """The memory itself, its weights frozen if it has any."""
+    return memory.requires_grad_(False) if isinstance(memory, nn.Module) else memory
+
+
+def with_memory(model: nn.Module, memory: Memory) -> nn.Module:
+    """A copy of a model that has another memory, frozen, for its ``mlp``.
+
+    Neither memory is copied, nor are the model's ``embeddings``, which are frozen.
+    """
+    copied = copy.deepcopy(model, {id(part): part for part in (model.mlp, model.embeddings)})
+    del copied.mlp  # modules are registered and functions are not
+    copied.mlp = frozen(memory)
+    return copied
 
 
 def check_bilinear(mlp: GatedMLP) -> None:

@@ -145,10 +145,3 @@ def test_fits_refuse_too_few_points_and_equal_margins():
         bounds.fit_crosstalk_law(F[:2], M[:2], 64, np.array([0.1, 0.2]))
     with pytest.raises(ValueError, match="observed must vary"):
         bounds.r_squared(np.ones(3), np.zeros(3))
-
-
-def test_the_isotropic_capacity_is_where_the_simplified_bound_vanishes():
-    md = bounds.isotropic_parameters(100, constant=2.0, delta=0.1)
-    assert 2.0 * np.sqrt(100 * np.log(1000) / md) == pytest.approx(1, rel=1e-12)
-    with pytest.raises(ValueError, match=r"delta in \(0, 1\); got 100, 1.0, 2"):
-        bounds.isotropic_parameters(100, delta=2.0)

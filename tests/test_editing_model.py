@@ -114,6 +114,13 @@ def test_a_model_keeps_a_frozen_copy_of_its_memory():
                 p.zero_()
 
 
+def test_a_function_and_a_module_take_each_other_s_place():
+    model = fresh_model()
+    asked = model.with_mlp(lambda q: q)
+    assert len(list(asked.parameters())) == len(list(model.parameters())) - 3
+    assert asked.with_mlp(model.mlp).state_dict().keys() == model.state_dict().keys()
+
+
 @pytest.mark.parametrize(
     ("mlp", "message"),
     [

@@ -6,11 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import margin_bounds
 from lib.bounds import isotropic_margin_terms, kernel_variance
 from lib.constructions.hebbian import feature_kernel, sketched_k2, whitened_kernel
 from lib.facts import random_facts, sphere, spike
-from lib.geometry import Spread, gram_geometry, kernel_geometry, penalties, value_spread
+from lib.geometry import Spread, gram_geometry, kernel_geometry, value_spread
 from lib.margin_bounds import (
     absorbed_bound,
     arbitrary_keys_bound,
@@ -19,7 +18,6 @@ from lib.margin_bounds import (
     fit_terms,
     general_bound,
     lost_margin_floor,
-    parameters_for,
     welch_floor,
 )
 from lib.numerics import generator
@@ -114,15 +112,6 @@ def test_constants_of_terms_are_recovered_and_stay_nonnegative():
         fit_terms(terms, np.ones(6))
 
 
-def test_the_capacity_is_where_the_printed_bound_vanishes():
-    facts = random_facts(40, 32, generator=generator(0))
-    mlp = sketched_k2(facts, 64, whitening="none", generator=generator(1))
-    p = penalties(kernel_geometry(feature_kernel(mlp), facts.keys, facts.answers), m=64, d=32)
-    md = parameters_for(p, 40)
-    crosstalk = p.keys * p.values * p.alignment * math.sqrt(40 * math.log(40) / md)
-    assert crosstalk == pytest.approx(0.5 * p.signal, rel=1e-12)
-
-
 @given(SEEDS, st.integers(2, 15), st.integers(1, 20))
 def test_no_kernel_of_rank_m_has_less_energy_than_the_welch_floor(seed, F, m):
     K = psd(F, m, seed)
@@ -179,10 +168,6 @@ def test_statistics_of_isotropic_facts_are_within_constants_of_their_bounds(F, d
         (lambda g: arbitrary_values_bound(g, Spread(1.0, True), 0, 4), "m must be at least 1"),
         (lambda g: welch_floor(torch.ones(3), 0), "m must be at least 1; got 0"),
         (lambda g: welch_floor(-torch.ones(3), 2), "diagonal must be finite and not negative"),
-        (
-            lambda g: parameters_for(margin_bounds.Penalties(0.0, 1.0, 1.0, 1.0), 5),
-            "S_sig and constant positive; got F = 5, S_sig = 0",
-        ),
     ],
 )
 def test_arguments_are_checked(call, message):

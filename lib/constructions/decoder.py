@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from lib.constructions.gradient import Recipe, descent
 from lib.decoding import stores_all
 from lib.facts import FactSet, check_embeddings
 from lib.numerics import check_count
@@ -51,7 +51,7 @@ def johnson_lindenstrauss(
 
     Source: Dugan et al., Algorithm 4.
     """
-    check_count(width=m)
+    check_count(m=m)
     normal = torch.randn(outputs.shape[1], m, dtype=torch.float64, generator=generator)
     return random_code(outputs, normal.to(outputs))
 
@@ -63,15 +63,12 @@ def random_code(outputs: Float[Tensor, "N d"], normal: Float[Tensor, "d m"]) -> 
     return Code(outputs @ D, D)
 
 
-#: Adam on codes and decoder, with a rate that falls along half a cosine (Dugan et al., A.1.3).
-STEPS, RATE, FINAL_RATE = 1000, 1.0, 0.01
-
-#: Steps between two looks at whether all values decode.
-CHECKED_EVERY = 10
+#: Dugan et al., A.1.3; how often we look whether all values decode is ours.
+RECIPE = Recipe(steps=1000, rate=1.0, final_rate=0.01, checked_every=10)
 
 
 def trained_code(
-    values: Float[Tensor, "N d"], m: int, *, generator: torch.Generator, steps: int = STEPS
+    values: Float[Tensor, "N d"], m: int, *, generator: torch.Generator, recipe: Recipe = RECIPE
 ) -> Code:
     """Codes and decoder by gradient descent on the cross entropy of the scores <D c_i, v_j>.
 
@@ -81,17 +78,15 @@ def trained_code(
     Args:
         values: V.
         m: entries of a code, at least 1.
-        steps: most updates, at least 1.
+        recipe: how long, and at which rates.
 
     Raises:
-        ValueError: values are not finite, or m or steps is out of range.
+        ValueError: values are not finite, or m is out of range.
 
     Source: Dugan et al., Section 4.2, Appendix A.1.3.
     """
     check_embeddings("values", values)
-    check_count(width=m)
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1; got {steps}")
+    check_count(m=m)
     N, d = values.shape
 
     def draw(rows: int) -> Tensor:
@@ -99,16 +94,13 @@ def trained_code(
         return normal.to(values).requires_grad_(True)
 
     codes, D = draw(N), draw(d)
-    optimizer = torch.optim.Adam([codes, D], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=FINAL_RATE)
     targets = torch.arange(N)
-    for step in tqdm(range(1, steps + 1), disable=None, leave=False, desc="training a code"):
-        optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(codes @ (values @ D).T, targets).backward()
-        optimizer.step()
-        schedule.step()
-        if step % CHECKED_EVERY == 0 or step == steps:
-            code = Code(codes.detach().clone(), D.detach().clone())
-            if code.decodes(values):
-                break
+
+    def loss() -> Tensor:
+        return nn.functional.cross_entropy(codes @ (values @ D).T, targets)
+
+    for _ in descent([codes, D], loss, recipe):
+        code = Code(codes.detach().clone(), D.detach().clone())
+        if code.decodes(values):
+            break
     return code

@@ -177,9 +177,9 @@ def gated_encoder(
             f"keys must be at most d (d + 1) / 2 = {d * (d + 1) // 2} for the identity gate, "
             f"whatever h; got {len(keys)}"
         )
-    solve = _solver(keys, h, GATES[gate], generator)
     columns = [codes] if shared else codes.T[..., None]
-    G, A = zip(*(solve(column) for column in columns), strict=True)
+    gadgets = [_gadgets(keys, column, h, GATES[gate], generator) for column in columns]
+    G, A = zip(*gadgets, strict=True)
     encoder = GadgetEncoder(torch.cat(A), torch.stack(G), gate).requires_grad_(False)
     return _checked(encoder, keys, codes)
 
@@ -284,7 +284,7 @@ def plain_encoder(
         raise ValueError(f"step must be positive and finite; got {step}")
     K = keys.double()
     slope = torch.func.grad(lambda t: GATES[gate](t).sum())
-    G, A = _solver(K, h, slope, generator)(codes.double())
+    G, A = _gadgets(K, codes.double(), h, slope, generator)
     moves = torch.einsum("fd,mhd->fmh", K, A).abs()
     exact = gate == "relu"
     steps = _steps_to_kink(K @ G.T, moves) if exact else _steps(moves.new_tensor(step), moves)
@@ -359,18 +359,18 @@ def _steps(reach: Tensor, moves: Tensor) -> Tensor:
     return torch.where(moves > torch.finfo(moves.dtype).tiny, reach / moves, torch.inf).amin(0)
 
 
-def _solver(
-    keys: Tensor, h: int, gate: Callable[[Tensor], Tensor], generator: torch.Generator
-) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Codes to (G, A), with a fresh random G each time."""
+def _gadgets(
+    keys: Tensor,
+    codes: Tensor,
+    h: int,
+    gate: Callable[[Tensor], Tensor],
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """A fresh random G of h units, and the A that sends keys to codes through it."""
     size = keys[keys.any(1)].double().norm(dim=1).median()  # a few long keys do not close gates
-
-    def solve(codes: Tensor) -> tuple[Tensor, Tensor]:
-        normal = torch.randn(h, keys.shape[1], dtype=torch.float64, generator=generator)
-        G = (normal / size).to(keys)
-        return G, solve_gadgets(keys, gate(keys @ G.T), codes)
-
-    return solve
+    normal = torch.randn(h, keys.shape[1], dtype=torch.float64, generator=generator)
+    G = (normal / size).to(keys)
+    return G, solve_gadgets(keys, gate(keys @ G.T), codes)
 
 
 def _checked(encoder: nn.Module, keys: Tensor, codes: Tensor) -> nn.Module:

@@ -60,12 +60,7 @@ class EncoderDecoder(nn.Module):
         It has more entries, (2 d + d_v) times the width, of which few are free.
         """
         encoder = self.encoder.folded() if isinstance(self.encoder, GadgetEncoder) else self.encoder
-        readout = self.D @ encoder.B.detach()
-        if isinstance(encoder, PlainMLP):
-            mlp = PlainMLP(encoder.A.detach(), encoder.b.detach(), readout, encoder.gate)
-        else:
-            mlp = GatedMLP(encoder.A.detach(), encoder.G.detach(), readout, encoder.gate)
-        return mlp.requires_grad_(False)
+        return encoder.with_readout(self.D @ encoder.B)
 
 
 def encoder_decoder(
@@ -139,7 +134,6 @@ def with_trained_encoder(
     width: int,
     *,
     generator: torch.Generator,
-    gate: str = "silu",
     recipe: Recipe = FAST,
     enough: float = float("inf"),
 ) -> EncoderDecoder:
@@ -148,7 +142,7 @@ def with_trained_encoder(
     Args:
         facts, code: what to store.
         width: hidden units of the encoder, at least 1.
-        gate, recipe, enough: of :func:`lib.constructions.gradient.gradient_descent`; the margins
+        recipe, enough: of :func:`lib.constructions.gradient.gradient_descent`; the margins
             that it looks at are those of the decoded outputs.
 
     Raises:
@@ -161,7 +155,7 @@ def with_trained_encoder(
         seen,
         width,
         generator=generator,
-        gate=gate,
+        gate="silu",
         loss="squared",
         codes=code.codes,
         recipe=recipe,

@@ -1,6 +1,7 @@
 """MLPs trained on their facts by gradient descent."""
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from lib.decoding import retrieve
-from lib.facts import FactSet
+from lib.facts import FactSet, gaussian
 from lib.mlp import GATES, GatedMLP
 from lib.numerics import check_choice, check_count
 
@@ -45,6 +46,23 @@ PUBLISHED = Recipe(steps=10_000, rate=1e-3, final_rate=1e-6, checked_every=100)
 
 #: Ours: a seventh of the steps, and widths at least as small.
 FAST = Recipe(steps=1500, rate=2e-2, final_rate=2e-5, checked_every=25)
+
+
+def descent(
+    weights: Iterable[Tensor], loss: Callable[[], Float[Tensor, ""]], recipe: Recipe
+) -> Iterator[None]:
+    """Train weights in place; hands over when the recipe wants them looked at, and at the end."""
+    optimizer = torch.optim.Adam(weights, lr=recipe.rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, recipe.steps, eta_min=recipe.final_rate
+    )
+    for step in tqdm(range(1, recipe.steps + 1), disable=None, leave=False, desc="training"):
+        optimizer.zero_grad(set_to_none=True)
+        loss().backward()
+        optimizer.step()
+        schedule.step()
+        if step % recipe.checked_every == 0 or step == recipe.steps:
+            yield
 
 
 def gradient_descent(
@@ -92,33 +110,28 @@ def gradient_descent(
         )
     aims = (facts.values if codes is None else codes)[facts.targets]
     mlp = _initial(facts, width, gate, generator) if start is None else _copy(start, width, gate)
-    optimizer = torch.optim.Adam(mlp.parameters(), lr=recipe.rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-        optimizer, recipe.steps, eta_min=recipe.final_rate
-    )
+
+    def value() -> Tensor:
+        outputs = mlp(facts.keys)
+        if loss == "squared":
+            return (outputs - aims).square().sum(1).mean()
+        return nn.functional.cross_entropy(outputs @ facts.values.T, facts.targets)
+
     best, largest = _weights(mlp), -math.inf
-    for step in tqdm(range(1, recipe.steps + 1), disable=None, leave=False, desc="training"):
-        optimizer.zero_grad(set_to_none=True)
-        _loss(mlp, facts, loss, aims).backward()
-        optimizer.step()
-        schedule.step()
-        if step % recipe.checked_every == 0 or step == recipe.steps:
-            margin = retrieve(mlp, facts).minimum_margin
-            if margin > largest:
-                best, largest = _weights(mlp), margin
-            if margin > enough:
-                break
+    for _ in descent(mlp.parameters(), value, recipe):
+        margin = retrieve(mlp, facts).minimum_margin
+        if margin > largest:
+            best, largest = _weights(mlp), margin
+        if margin > enough:
+            break
     return GatedMLP(*best, gate).requires_grad_(False)
 
 
 def _initial(facts: FactSet, width: int, gate: str, generator: torch.Generator) -> GatedMLP:
     d, d_v = facts.keys.shape[1], facts.values.shape[1]
-
-    def draw(rows: int, columns: int) -> Tensor:
-        normal = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
-        return (normal / columns**0.5).to(facts.keys)
-
-    return GatedMLP(draw(width, d), draw(width, d), draw(d_v, width), gate)
+    sizes = ((width, d), (width, d), (d_v, width))
+    A, G, B = (gaussian(n, k, generator=generator).to(facts.keys) for n, k in sizes)
+    return GatedMLP(A, G, B, gate)
 
 
 def _copy(start: GatedMLP, width: int, gate: str) -> GatedMLP:
@@ -127,13 +140,6 @@ def _copy(start: GatedMLP, width: int, gate: str) -> GatedMLP:
             f"start must have width {width} and gate {gate!r}; got {start.width}, {start.gate!r}"
         )
     return GatedMLP(*_weights(start), gate)
-
-
-def _loss(mlp: GatedMLP, facts: FactSet, loss: str, aims: Tensor) -> Tensor:
-    outputs = mlp(facts.keys)
-    if loss == "squared":
-        return (outputs - aims).square().sum(1).mean()
-    return nn.functional.cross_entropy(outputs @ facts.values.T, facts.targets)
 
 
 def _weights(mlp: GatedMLP) -> list[Tensor]:

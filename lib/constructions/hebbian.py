@@ -65,7 +65,6 @@ def sketched_k2(
 
     Source: Garcia et al., Algorithm 1, Lemma B.2.
     """
-    _check_readout(facts, whitening, ridge, codes)
     A, G = sketch_weights(facts, width, generator=generator)
     return hebbian_mlp(facts, A, G, whitening=whitening, ridge=ridge, codes=codes)
 
@@ -79,7 +78,9 @@ def sketch_weights(
         ValueError: width is not an integer of at least 1.
     """
     check_count(width=width)
-    return _bilinear_weights(width, facts, generator), _bilinear_weights(width, facts, generator)
+    d = facts.keys.shape[1]
+    A, G = (torch.randn(width, d, dtype=torch.float64, generator=generator) for _ in range(2))
+    return (A * width**-0.25).to(facts.keys), (G * width**-0.25).to(facts.keys)
 
 
 def hebbian_mlp(
@@ -154,7 +155,6 @@ def data_dependent(
 
     Source: Garcia et al., Appendix B.2.5.
     """
-    check_nonnegative(ridge=ridge)
     A, G = sketch_weights(facts, width, generator=generator)
     return solved_mlp(facts, A, G, ridge=ridge, tolerance=tolerance, limit=limit)
 
@@ -232,11 +232,6 @@ def _features(facts: FactSet, A: Tensor, G: Tensor) -> Tensor:
     return Phi
 
 
-def _bilinear_weights(width: int, facts: FactSet, generator: torch.Generator) -> Tensor:
-    weights = torch.randn(width, facts.keys.shape[1], dtype=torch.float64, generator=generator)
-    return (weights * width**-0.25).to(facts.keys)
-
-
 def _check_readout(
     facts: FactSet, whitening: str, ridge: float, codes: Tensor | None
 ) -> Float[Tensor, "N d_c"]:
@@ -259,11 +254,7 @@ def k2_kernel(x: Float[Tensor, "n d"], z: Float[Tensor, "q d"]) -> Float[Tensor,
 
 def feature_kernel(mlp: GatedMLP) -> Kernel:
     """K(x, z) = phi(x) . phi(z), the kernel of an MLP's own features."""
-
-    def kernel(x: Tensor, z: Tensor) -> Tensor:
-        return mlp.features(x) @ mlp.features(z).T
-
-    return kernel
+    return lambda x, z: mlp.features(x) @ mlp.features(z).T
 
 
 def whitened_kernel(
@@ -281,11 +272,7 @@ def whitened_kernel(
     Source: Garcia et al., Theorem B.1.
     """
     T = whitener(mlp.features(keys), ridge=ridge, cutoff=cutoff)
-
-    def kernel(x: Tensor, z: Tensor) -> Tensor:
-        return (mlp.features(x) @ T.T) @ (mlp.features(z) @ T.T).T
-
-    return kernel
+    return lambda x, z: (mlp.features(x) @ T.T) @ (mlp.features(z) @ T.T).T
 
 
 def kernel_memory(

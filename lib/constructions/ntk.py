@@ -25,12 +25,11 @@ def ntk(facts: FactSet, width: int, *, generator: torch.Generator) -> GatedMLP:
     Source: Garcia et al., Appendix B.3, after Nichani et al. (2024), Hermite degree 1.
     """
     check_count(width=width)
-
-    def draw(d: int) -> Tensor:
-        normal = torch.randn(width, d, dtype=torch.float64, generator=generator)
-        return normal.to(facts.keys)
-
-    return ntk_mlp(facts, draw(facts.keys.shape[1]), draw(facts.values.shape[1]))
+    gates, outputs = (
+        torch.randn(width, table.shape[1], dtype=torch.float64, generator=generator).to(table)
+        for table in (facts.keys, facts.values)
+    )
+    return ntk_mlp(facts, gates, outputs)
 
 
 def ntk_mlp(

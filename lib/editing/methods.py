@@ -11,6 +11,7 @@ float64. What is adapted to one layer is said with each method.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import inf
 
@@ -195,7 +196,7 @@ def rome(
     for i, token in tqdm(facts, total=len(edit.altered), disable=None, leave=False, desc="ROME"):
         r = residuals(model, x[i, None], (K[i] @ B.T)[None], token[None], descent)
         B = B + rank_one_update(K[i], r[0], precision)
-    return _with_readout(model, B)
+    return model.with_mlp(model.mlp.with_readout(B))
 
 
 def memit(
@@ -223,11 +224,11 @@ def memit(
     edit.check_size(corpus)
     if not 0 <= weight < inf:
         raise ValueError(f"weight must be finite and >= 0; got {weight}")
-    x, K = questions_and_keys(model, corpus)
-    r = _all_residuals(model, x, K, edit, descent)
-    K_0 = K[edit.preserved]
-    update = least_squares_update(K[edit.altered], r, weight * K_0.T @ K_0 / max(len(K_0), 1))
-    return _with_readout(model, model.mlp.B + update)
+
+    def solve(K_1: Tensor, r: Tensor, K_0: Tensor) -> Tensor:
+        return least_squares_update(K_1, r, weight * K_0.T @ K_0 / max(len(K_0), 1))
+
+    return _one_update(model, corpus, edit, descent, solve)
 
 
 def alpha_edit(
@@ -255,12 +256,8 @@ def alpha_edit(
     Source: Fang et al., 2025, Section 3; Garcia et al., Appendix A.4.5.
     """
     edit.check_size(corpus)
-    x, K = questions_and_keys(model, corpus)
-    r = _all_residuals(model, x, K, edit, descent)
-    update = null_space_update(
-        K[edit.altered], r, K[edit.preserved], tolerance=tolerance, ridge=ridge
-    )
-    return _with_readout(model, model.mlp.B + update)
+    solve = partial(null_space_update, tolerance=tolerance, ridge=ridge)
+    return _one_update(model, corpus, edit, descent, solve)
 
 
 # --- what the three updates ask of the model --------------------------------------------------
@@ -334,13 +331,15 @@ def residuals(
     return r.detach().double()
 
 
-def _all_residuals(
-    model: LanguageModel, x: Tensor, K: Tensor, edit: Edit, descent: Descent
-) -> Float[Tensor, "k d"]:
-    outputs = K[edit.altered] @ model.mlp.B.T.double()
-    return residuals(model, x[edit.altered], outputs, edit.tokens, descent)
-
-
-def _with_readout(model: LanguageModel, B: Tensor) -> LanguageModel:
-    old = model.mlp
-    return model.with_mlp(GatedMLP(old.A, old.G, B.to(old.B), old.gate))
+def _one_update(
+    model: LanguageModel,
+    corpus: Corpus,
+    edit: Edit,
+    descent: Descent,
+    solve: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> LanguageModel:
+    """The model with Delta = solve(K_1, R, K_0) added to the readout of its memory."""
+    x, K = questions_and_keys(model, corpus)
+    x_1, K_1, B = x[edit.altered], K[edit.altered], model.mlp.B
+    r = residuals(model, x_1, K_1 @ B.T.double(), edit.tokens, descent)
+    return model.with_mlp(model.mlp.with_readout(B + solve(K_1, r, K[edit.preserved])))

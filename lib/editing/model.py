@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from lib.constructions.gradient import Recipe
 from lib.decoding import Memory, score_margins
 from lib.editing.language import Corpus, Sentences
-from lib.facts import FactSet
-from lib.numerics import generator, row_blocks, unit_rows
+from lib.facts import FactSet, gaussian
+from lib.mlp import frozen, with_memory
+from lib.numerics import row_blocks, unit_rows
 from lib.transformer.rope import rotate
-from lib.transformer.training import History, Plan, descend, fingerprint
+from lib.transformer.training import History, Plan, descend
 
 #: Rank of the auxiliary expert. Garcia et al., Appendix A.4.5.
 RANK = 8
@@ -35,9 +36,6 @@ FAST = Plan(steps=1200, batch=64, rate=3e-3, checked_every=300)
 
 #: How a memory is trained on the squared error; ours, a tenth of the published steps.
 RECIPE = Recipe(steps=1000, rate=2e-2, final_rate=2e-5, checked_every=50)
-
-#: Random streams of a training run.
-BATCHES, CHECKS = 0, 1
 
 
 class LanguageModel(nn.Module):
@@ -68,7 +66,7 @@ class LanguageModel(nn.Module):
         )
         self.sharpness = 1.0
         self.to(embeddings)
-        self.mlp = _frozen(mlp, embeddings)
+        self.mlp = frozen(_checked_copy(mlp, embeddings))
 
     def stream(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """x, what attention returns at every position."""
@@ -113,9 +111,7 @@ class LanguageModel(nn.Module):
         Raises:
             ValueError: the memory is not as in :class:`LanguageModel`.
         """
-        new = _frozen(mlp, self.embeddings)
-        kept = {id(self.mlp): new, id(self.embeddings): self.embeddings}
-        return copy.deepcopy(self, kept)
+        return with_memory(self, _checked_copy(mlp, self.embeddings))
 
     def with_sharpness(self, sharpness: float) -> "LanguageModel":
         """A copy with another factor before the router's sigmoid, which is 1 in training.
@@ -208,27 +204,24 @@ def train_language(
     """
     if not 0 <= leak_penalty < math.inf:
         raise ValueError(f"leak_penalty must be finite and >= 0; got {leak_penalty}")
-    free = [p for p in model.parameters() if p.requires_grad]
     device = model.embeddings.device
 
     def drawn(facts: Tensor, g: torch.Generator) -> Sentences:
         templates = torch.randint(len(corpus.templates), facts.shape, generator=g)
         return corpus.sentences(facts, templates, corpus.answers).to(device)
 
-    def loss(step: int) -> Tensor:
-        g = generator(*stream, BATCHES, step)
+    def loss(g: torch.Generator) -> Tensor:
         sentences = drawn(torch.randint(len(corpus), (plan.batch,), generator=g), g)
         losses, routing, authors = token_losses(model, sentences)
         return losses.mean() + leak_penalty * routing[~authors].mean()
 
-    def accuracy(step: int) -> float:
-        g = generator(*stream, CHECKS, step)
+    def accuracy(g: torch.Generator) -> float:
         return right_authors(model, drawn(torch.arange(len(corpus)), g)).double().mean().item()
 
-    frozen = [p for p in model.parameters() if not p.requires_grad]
-    tables = (model.embeddings, corpus.answers, torch.tensor([model.sharpness, leak_penalty]))
-    run = fingerprint(plan, stream, model.parameters(), *tables, *frozen)
-    return descend(free, plan, loss, accuracy, run=run, checkpoint=checkpoint)
+    fixed = [p for p in model.parameters() if not p.requires_grad]
+    settings = torch.tensor([model.sharpness, leak_penalty])
+    tables = (model.embeddings, corpus.answers, settings, *fixed)
+    return descend(model, plan, loss, accuracy, stream=stream, tables=tables, checkpoint=checkpoint)
 
 
 def _projection(d: int, generator: torch.Generator) -> nn.Sequential:
@@ -243,17 +236,16 @@ def _linear(
     inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True
 ) -> nn.Linear:
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
-    normal = torch.randn(outputs, inputs, dtype=torch.float64, generator=generator)
     with torch.no_grad():
-        layer.weight.copy_(normal / inputs**0.5)
+        layer.weight.copy_(gaussian(outputs, inputs, generator=generator))
         if bias:
             layer.bias.zero_()
     return layer
 
 
 @torch.no_grad()
-def _frozen(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
-    """A copy that no training changes, once it has answered a question of the right size."""
+def _checked_copy(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
+    """A copy of a memory, once it has answered a question of the right size."""
     question = unit_rows(embeddings[:1])
     try:
         answer = mlp(question)
@@ -264,5 +256,4 @@ def _frozen(mlp: Memory, embeddings: Float[Tensor, "tokens d"]) -> Memory:
     if answer is None or answer.shape != question.shape or answer.dtype != question.dtype:
         d, dtype = question.shape[1], question.dtype
         raise ValueError(f"mlp must map (b, {d}) to (b, {d}) in {dtype}; got {why}")
-    mlp = copy.deepcopy(mlp)
-    return mlp.requires_grad_(False) if isinstance(mlp, nn.Module) else mlp
+    return copy.deepcopy(mlp)

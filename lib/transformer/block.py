@@ -10,14 +10,13 @@ first. One answer is asked for, at the last position: nothing else is computed. 
 applied to the vocabulary and then looked up, not to every token of every sequence.
 """
 
-import copy
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from lib.decoding import Memory
-from lib.facts import FactSet
+from lib.facts import FactSet, gaussian
+from lib.mlp import frozen, with_memory
 from lib.numerics import unit_rows
 from lib.transformer.recall import RecallTask, Sequences
 from lib.transformer.rope import rotate
@@ -36,7 +35,6 @@ class RecallBlock(nn.Module):
         residual: whether the last token's embedding is added to what attention returns.
         free_values: whether value and output projections are trained, or fixed to the identity.
         rope: whether queries and keys carry rotary positions; d must then be even.
-        logit_scale: factor on the unit-norm outputs.
         generator: of the initial projections, N(0, 1/d) each.
 
     Raises:
@@ -55,7 +53,6 @@ class RecallBlock(nn.Module):
         residual: bool = False,
         free_values: bool = False,
         rope: bool = False,
-        logit_scale: float = LOGIT_SCALE,
     ) -> None:
         super().__init__()
         d = task.facts.keys.shape[1]
@@ -63,17 +60,16 @@ class RecallBlock(nn.Module):
             raise ValueError(f"rope needs keys with an even number of columns; got {d}")
 
         def projection() -> nn.Parameter:
-            normal = torch.randn(d, d, dtype=torch.float64, generator=generator)
-            return nn.Parameter((normal / d**0.5).to(task.facts.keys))
+            return nn.Parameter(gaussian(d, d, generator=generator).to(task.facts.keys))
 
         self.norm = nn.RMSNorm(d).to(task.facts.keys)
         self.W_Q, self.W_K = projection(), projection()
         self.W_V, self.W_O = (projection(), projection()) if free_values else (None, None)
-        self.residual, self.rope, self.logit_scale = residual, rope, logit_scale
+        self.residual, self.rope = residual, rope
         self.register_buffer("embeddings", task.embeddings)
         self.register_buffer("values", task.facts.values)
         self.facts = len(task.facts)
-        self.mlp = _frozen(mlp)
+        self.mlp = frozen(mlp)
 
     def attention(self, sequences: Sequences) -> Float[Tensor, "b n"]:
         """How the last position distributes its attention; zero on filling."""
@@ -97,7 +93,7 @@ class RecallBlock(nn.Module):
 
     def forward(self, sequences: Sequences) -> Float[Tensor, "b N"]:
         """Scores of all values at the last position."""
-        return self.logit_scale * unit_rows(self.mlp(self.queries(sequences))) @ self.values.T
+        return LOGIT_SCALE * unit_rows(self.mlp(self.queries(sequences))) @ self.values.T
 
     def with_mlp(self, mlp: Memory, facts: FactSet) -> "RecallBlock":
         """A copy with another memory, frozen, and the values of its facts; all else is the same.
@@ -107,12 +103,6 @@ class RecallBlock(nn.Module):
         """
         if len(facts) != self.facts or not torch.equal(facts.keys, self.embeddings[: self.facts]):
             raise ValueError("facts must have the keys of this block, in the same order")
-        swapped = copy.deepcopy(self, {id(self.mlp): self.mlp})  # memories are not copied
-        del swapped.mlp
-        swapped.mlp = _frozen(mlp)
+        swapped = with_memory(self, mlp)
         swapped.values = facts.values
         return swapped
-
-
-def _frozen(mlp: Memory) -> Memory:
-    return mlp.requires_grad_(False) if isinstance(mlp, nn.Module) else mlp

@@ -17,7 +17,13 @@ from lib.constructions.encoder_decoder import (
     with_exact_encoder,
 )
 from lib.constructions.gradient import Recipe, gradient_descent
-from lib.decodability import fold_whitening, whitened, whitening
+from lib.decodability import (
+    Decodability,
+    decodability,
+    fold_whitening,
+    whitened,
+    whitening,
+)
 from lib.decoding import Memory, retrieve, unit_outputs
 from lib.facts import FactSet, bijection, gaussian, ill_condition, other_facts
 from lib.mlp import GatedMLP
@@ -70,7 +76,6 @@ def insert(
     stream: tuple[int, ...],
     plan: Plan = PLAN,
     make_block: Callable[..., RecallBlock] = RecallBlock,
-    contexts: int = CONTEXTS,
 ) -> Insertion:
     """Train a block around a frozen memory of a task's facts; then exchange memory and facts.
 
@@ -82,7 +87,6 @@ def insert(
         stream: names the random numbers.
         plan: of the training.
         make_block: (task, memory, generator) -> block.
-        contexts: of every key in a measurement, at least 1.
 
     Source: Garcia et al., Appendices A.1.2 ("inserted MLP") and A.4.3; Dugan et al., Section 5.1.
     """
@@ -95,7 +99,7 @@ def insert(
 
     def accuracy(block: RecallBlock, task: RecallTask, name: int) -> float:
         g = generator(*stream, name)
-        return key_accuracies(block, task, contexts=contexts, generator=g).mean().item()
+        return key_accuracies(block, task, contexts=CONTEXTS, generator=g).mean().item()
 
     return Insertion(
         accuracy(block, task, TRAINING),
@@ -106,11 +110,13 @@ def insert(
     )
 
 
-def _encoder_decoder(facts: FactSet, width: int, stream: tuple[int, ...]) -> GatedMLP:
+def _encoder_decoder(
+    facts: FactSet, width: int, stream: tuple[int, ...], optimal: Decodability | None = None
+) -> GatedMLP:
     F, d = facts.keys.shape
     m = max(1, width // hidden_size(F, d))
     normal, _ = nested_normal(m, facts.values.shape[1], *stream)
-    code = random_code(margin_optimal(facts).values, normal.T.contiguous())
+    code = random_code(margin_optimal(facts, optimal).values, normal.T.contiguous())
     return with_exact_encoder(facts, code, generator=generator(*stream, CODED)).folded()
 
 
@@ -120,7 +126,7 @@ CONSTRUCTIONS = capacity.CONSTRUCTIONS | {"encoder-decoder": (_encoder_decoder, 
 
 
 def constructor(
-    construction: str, width: int, *, recipe: Recipe = RECIPE
+    construction: str, width: int, *, optimal: Decodability | None = None
 ) -> Callable[[FactSet, tuple[int, ...]], GatedMLP]:
     """(facts, stream) -> MLP of a width, by one of :data:`CONSTRUCTIONS`.
 
@@ -130,17 +136,24 @@ def constructor(
     Closed forms compute in float64. Gradient descent goes on after all facts are stored, since
     inside a block margins count.
 
+    Args:
+        construction: a key of :data:`CONSTRUCTIONS`.
+        width: m >= 1.
+        optimal: the decodability of the values, if it is known; for the encoder-decoder.
+
     Raises:
         ValueError: the construction is unknown, or the width below 1.
     """
     check_choice("construction", construction, CONSTRUCTIONS)
     check_count(width=width)
     closed_form, _ = CONSTRUCTIONS[construction]
+    if construction == "encoder-decoder":
+        closed_form = partial(_encoder_decoder, optimal=optimal)
 
     def construct(facts: FactSet, stream: tuple[int, ...]) -> GatedMLP:
         if construction == "gradient descent":
             g = generator(*stream, width)
-            return gradient_descent(facts, width, generator=g, recipe=recipe)
+            return gradient_descent(facts, width, generator=g, recipe=RECIPE)
         return closed_form(facts.to(dtype=torch.float64), width, stream).to(facts.keys.dtype)
 
     return construct
@@ -178,15 +191,16 @@ def block_capacity(
     check_choice("criterion", criterion, CRITERIA)
     constructor(construction, 1)
     task, stream = random_task(d, F, seed)
+    encoded = construction == "encoder-decoder"
+    optimal = decodability(task.facts.values) if encoded else None  # for every width the same
 
     def enough(width: int) -> bool:
-        construct = constructor(construction, width)
+        construct = constructor(construction, width, optimal=optimal)
         if criterion == "alone":
             memory = construct(task.facts, (*stream, FIRST))
             return retrieve(memory, task.facts).accuracy >= ENOUGH
         return insert(task, construct, stream=stream).adaptive >= ENOUGH
 
-    encoded = construction == "encoder-decoder"
     unit = hidden_size(F, d) if encoded else 1  # hidden units come in gadgets of this size
     guess = round(CONSTRUCTIONS[construction][1] * F * math.log(F) / d / unit)
     count = smallest_width(

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,43 +92,43 @@ def train(
     Raises:
         ValueError: the checkpoint belongs to another block, task, plan or stream.
     """
-    free = [p for p in block.parameters() if p.requires_grad]
 
-    def loss(step: int) -> Tensor:
-        g = generator(*stream, BATCHES, step)
+    def loss(g: torch.Generator) -> Tensor:
         keys = torch.randint(len(task.facts), (plan.batch,), generator=g)
         scores = block(draw_sequences(task, keys, generator=g))
         return nn.functional.cross_entropy(scores, task.facts.targets[keys])
 
-    def accuracy(step: int) -> float:
-        g = generator(*stream, CHECKS, step)
+    def accuracy(g: torch.Generator) -> float:
         return key_accuracies(block, task, generator=g).mean().item()
 
-    run = fingerprint(plan, stream, block.parameters(), block.embeddings, block.values)
-    return descend(free, plan, loss, accuracy, run=run, checkpoint=checkpoint)
+    tables = (block.embeddings, block.values)
+    return descend(block, plan, loss, accuracy, stream=stream, tables=tables, checkpoint=checkpoint)
 
 
 def descend(
-    free: Sequence[nn.Parameter],
+    model: nn.Module,
     plan: Plan,
-    loss: Callable[[int], Float[Tensor, ""]],
-    accuracy: Callable[[int], float],
+    loss: Callable[[torch.Generator], Float[Tensor, ""]],
+    accuracy: Callable[[torch.Generator], float],
     *,
-    run: list,
+    stream: tuple[int, ...],
+    tables: Iterable[Tensor],
     checkpoint: Path | None = None,
 ) -> History:
     """Steps of AdamW as planned, in place, continued from the checkpoint if there is one.
 
     Args:
-        free: what is trained.
+        model: whose free parameters are trained.
         plan: how.
-        loss, accuracy: of a step, counted from 1; random numbers must depend on the step alone.
-        run: what the checkpoint belongs to, from :func:`fingerprint`.
-        checkpoint: as in :func:`train`.
+        loss, accuracy: of a step, which draw from its own generator and nowhere else.
+        stream, checkpoint: as in :func:`train`.
+        tables: what a checkpoint belongs to, besides plan, stream and shapes of the weights.
 
     Raises:
         ValueError: the checkpoint belongs to another run.
     """
+    free = [p for p in model.parameters() if p.requires_grad]
+    run = _fingerprint(plan, stream, model.parameters(), tables)
     optimizer = torch.optim.AdamW(free, lr=plan.rate, weight_decay=plan.weight_decay)
     losses: list[float] = []
     accuracies: list[tuple[int, float]] = []
@@ -140,12 +140,12 @@ def descend(
         if done:
             break
         optimizer.zero_grad(set_to_none=True)
-        value = loss(step)
+        value = loss(generator(*stream, BATCHES, step))
         value.backward()
         optimizer.step()
         losses.append(value.item())
         if step % plan.checked_every == 0 or step == plan.steps:
-            accuracies.append((step, accuracy(step)))
+            accuracies.append((step, accuracy(generator(*stream, CHECKS, step))))
             done = accuracies[-1][1] >= plan.enough
             if checkpoint:
                 _save(checkpoint, free, optimizer, run, losses, accuracies)
@@ -229,8 +229,8 @@ def _all_keys(task: RecallTask, contexts: int, generator: torch.Generator) -> It
         yield draw_sequences(task, torch.arange(len(task.facts)), generator=generator)
 
 
-def fingerprint(
-    plan: Plan, stream: tuple[int, ...], weights: Iterable[Tensor], *tables: Tensor
+def _fingerprint(
+    plan: Plan, stream: tuple[int, ...], weights: Iterable[Tensor], tables: Iterable[Tensor]
 ) -> list:
     """What a checkpoint belongs to: plan, stream, shapes of all weights, entries of the tables."""
     frozen = b"".join(table.detach().cpu().numpy().tobytes() for table in tables)
