@@ -237,6 +237,29 @@ class NamedFacts:
     value_names: tuple[str, ...]
 
 
+def read_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Header and rows of a CSV file, rows with their line numbers, cells without outer spaces.
+
+    Raises:
+        ValueError: the file is not CSV in UTF-8, has no row, or one with more or fewer cells than
+            the header.
+        OSError: the file cannot be read.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [cell.strip() for cell in next(reader, [])]
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: the file must be CSV in UTF-8; {error}") from None
+    if not rows:
+        raise ValueError(f"{path}: the file must have a header line and at least one row")
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"{path}, line {line}: {len(row)} cells; the header has {len(header)}")
+    return header, rows
+
+
 def read_embeddings(path: str | Path) -> tuple[tuple[str, ...], Float[Tensor, "n d"]]:
     """Names and embeddings from a CSV file: a header, then one row ``name,x1,...,xd`` each.
 
@@ -248,7 +271,7 @@ def read_embeddings(path: str | Path) -> tuple[tuple[str, ...], Float[Tensor, "n
             empty or repeated, or a cell is not a finite number; with file and line.
         OSError: the file cannot be read.
     """
-    header, rows = _read_rows(path)
+    header, rows = read_rows(path)
     if len(header) < 2:
         raise ValueError(f"{path}, line 1: at least 2 columns are needed; got {len(header)}")
     if all(_is_number(cell) for cell in header[1:]):
@@ -275,7 +298,7 @@ def read_facts(
     """
     key_names, K = read_embeddings(key_embeddings)
     value_names, V = read_embeddings(value_embeddings)
-    header, rows = _read_rows(pairs)
+    header, rows = read_rows(pairs)
     if len(header) != 2:
         raise ValueError(f"{pairs}, line 1: the header must have 2 cells; got {len(header)}")
     key_row = {name: i for i, name in enumerate(key_names)}
@@ -351,22 +374,6 @@ def _check_names(what: str, names: Sequence[str], lines: Sequence[int] | None = 
         if name in seen:
             raise ValueError(f"{what} must be distinct; {where} repeats {name!r}")
         seen.add(name)
-
-
-def _read_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: the file must be CSV in UTF-8; {error}") from None
-    if not rows:
-        raise ValueError(f"{path}: the file must have a header line and at least one row")
-    for line, row in rows:
-        if len(row) != len(header):
-            raise ValueError(f"{path}, line {line}: {len(row)} cells; the header has {len(header)}")
-    return header, rows
 
 
 def _is_number(cell: str) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lib.facts import check_embeddings
 from lib.mlp import GATES, GatedMLP, PlainMLP
-from lib.numerics import RELATIVE_CUTOFF, check_choice, check_count
+from lib.numerics import RELATIVE_CUTOFF, check_choice, check_count, check_positive
 
 #: Hidden units beyond F / d, as a share: they lower the condition number by orders of magnitude.
 EXCESS = 0.1
@@ -280,8 +280,7 @@ def plain_encoder(
     if gate not in GATES or gate == "identity":
         raise ValueError(f"gate must be one of {', '.join(GATES)}, but identity; got {gate!r}")
     step = math.sqrt(torch.finfo(keys.dtype).eps) if step is None else step
-    if not 0 < step < math.inf:
-        raise ValueError(f"step must be positive and finite; got {step}")
+    check_positive(step=step)
     K = keys.double()
     slope = torch.func.grad(lambda t: GATES[gate](t).sum())
     G, A = _gadgets(K, codes.double(), h, slope, generator)

@@ -5,7 +5,6 @@ atomic tokens; the other words are split at spaces. Tokens are numbered titles f
 authors, then words.
 """
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lib.editing.names import invented_authors, invented_titles
+from lib.facts import read_rows
 
 TITLE, AUTHOR = "{title}", "{author}"
 
@@ -224,8 +224,12 @@ def read_corpus(path: str | Path) -> Corpus:
     """
     authors: dict[str, int] = {}
     answers: dict[str, int] = {}
-    for line, row in _rows(path):
-        if len(row) != 2 or not all(row):
+    header, rows = read_rows(path)
+    if [cell.lower() for cell in header] != ["title", "author"]:
+        raise ValueError(f"{path}: the file must have the header title,author; got {header}")
+    for line, row in rows:
+        row = [" ".join(cell.split()) for cell in row]
+        if not all(row):
             raise ValueError(f"{path}, line {line}: a title and an author are needed; got {row}")
         title, author = row
         try:
@@ -242,22 +246,6 @@ def read_corpus(path: str | Path) -> Corpus:
         return Corpus(tuple(answers), tuple(authors), torch.tensor(list(answers.values())))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _rows(path: str | Path) -> list[tuple[int, list[str]]]:
-    """Rows after the header, with their line numbers, spaces normalised."""
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [cell.strip().lower() for cell in next(reader, [])]
-            rows = [
-                (reader.line_num, [" ".join(cell.split()) for cell in row]) for row in reader if row
-            ]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: the file must be CSV in UTF-8; {error}") from None
-    if header != ["title", "author"] or not rows:
-        raise ValueError(f"{path}: the file must have the header title,author and at least one row")
-    return rows
 
 
 def _split(text: str) -> list[str]:

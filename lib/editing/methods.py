@@ -25,7 +25,7 @@ from lib.editing.model import LanguageModel
 from lib.editing.updates import least_squares_update, null_space_update, rank_one_update
 from lib.facts import FactSet
 from lib.mlp import GatedMLP
-from lib.numerics import unit_rows
+from lib.numerics import check_nonnegative, unit_rows
 
 #: Number of the template in which edits are made.
 TEMPLATE = 0
@@ -222,8 +222,7 @@ def memit(
     Source: Meng et al., 2023, Section 4.2; Garcia et al., Appendix A.4.5.
     """
     edit.check_size(corpus)
-    if not 0 <= weight < inf:
-        raise ValueError(f"weight must be finite and >= 0; got {weight}")
+    check_nonnegative(weight=weight)
 
     def solve(K_1: Tensor, r: Tensor, K_0: Tensor) -> Tensor:
         return least_squares_update(K_1, r, weight * K_0.T @ K_0 / max(len(K_0), 1))

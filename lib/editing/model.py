@@ -24,7 +24,7 @@ from lib.decoding import Memory, score_margins
 from lib.editing.language import Corpus, Sentences
 from lib.facts import FactSet, gaussian
 from lib.mlp import frozen, with_memory
-from lib.numerics import row_blocks, unit_rows
+from lib.numerics import check_nonnegative, check_positive, row_blocks, unit_rows
 from lib.transformer.rope import rotate
 from lib.transformer.training import History, Plan, descend
 
@@ -119,8 +119,7 @@ class LanguageModel(nn.Module):
         Raises:
             ValueError: the factor is not positive and finite.
         """
-        if not 0 < sharpness < math.inf:
-            raise ValueError(f"sharpness must be positive and finite; got {sharpness}")
+        check_positive(sharpness=sharpness)
         model = self.with_mlp(self.mlp)
         model.sharpness = sharpness
         return model
@@ -202,8 +201,7 @@ def train_language(
     Raises:
         ValueError: the penalty is negative, or the checkpoint belongs to another run.
     """
-    if not 0 <= leak_penalty < math.inf:
-        raise ValueError(f"leak_penalty must be finite and >= 0; got {leak_penalty}")
+    check_nonnegative(leak_penalty=leak_penalty)
     device = model.embeddings.device
 
     def drawn(facts: Tensor, g: torch.Generator) -> Sentences:

@@ -4,11 +4,11 @@ Keys k and residuals r stand in rows. An update Delta, (d, m), should answer Del
 facts and 0 for the others.
 """
 
-from math import inf
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from lib.numerics import check_nonnegative
 
 #: Eigenvalues below this share of their mean count as zero.
 ROUNDING = 1e-12
@@ -85,9 +85,7 @@ def null_space_update(
 
     Source: Fang et al., 2025, eqs. 8 and 14.
     """
-    for name, number in {"tolerance": tolerance, "ridge": ridge}.items():
-        if not 0 <= number < inf:
-            raise ValueError(f"{name} must be finite and >= 0; got {number}")
+    check_nonnegative(tolerance=tolerance, ridge=ridge)
     if not len(preserved):
         raise ValueError("preserved must have at least one key; got none")
     eigenvalues, U = torch.linalg.eigh(preserved.T @ preserved / len(preserved))
