@@ -25,6 +25,7 @@ from lib.mlp import GatedMLP
 from lib.numerics import (
     BLOCK_ENTRIES,
     RELATIVE_CUTOFF,
+    check_nonnegative,
     compact_svd,
     row_blocks,
     take_diagonal,
@@ -178,10 +179,9 @@ def whitening(
     Source: Dugan et al., Section 3.3, Appendices A.1.3 and A.2.4.
     """
     check_embeddings("values", values)
-    if not 0 <= strength <= 1 or not 0 <= ridge < float("inf"):
-        raise ValueError(
-            f"strength must be in [0, 1] and ridge finite and >= 0; got {strength} and {ridge}"
-        )
+    check_nonnegative(ridge=ridge)
+    if not 0 <= strength <= 1:
+        raise ValueError(f"strength must be in [0, 1]; got {strength}")
     n, d = values.shape
     X = values.double() - values.double().mean(0)
     if not X.isfinite().all():

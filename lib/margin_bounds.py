@@ -18,6 +18,7 @@ from torch import Tensor
 from lib.bounds import Numbers, kernel_variance, log_factor, r_squared, sketch_assumptions
 from lib.facts import check_embeddings
 from lib.geometry import Geometry, Spread
+from lib.numerics import check_count
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def arbitrary_keys_bound(g: Geometry, d: int) -> Bound:
 
     Source: Garcia et al., Theorem B.28, eq. 45.
     """
-    _check_dimension(d)
+    check_count(2, d=d)
     L = float(log_factor(g.facts))
     loss = math.sqrt(g.column_energy * L / (d - 1) * (1 + L / (g.facts - 2)))
     return Bound(
@@ -111,9 +112,8 @@ def arbitrary_values_bound(g: Geometry, spread: Spread, m: int, d: int) -> Bound
 
     Source: Garcia et al., Theorem B.29, eq. 51.
     """
-    _check_dimension(d)
-    if m < 1:
-        raise ValueError(f"m must be at least 1; got {m}")
+    check_count(2, d=d)
+    check_count(m=m)
     L = float(log_factor(g.facts))
     scale = math.sqrt(kernel_variance(m, d) * L)
     return Bound(
@@ -198,8 +198,7 @@ def welch_floor(diagonal: Float[Tensor, " F"], m: int) -> float:
 
     Source: Garcia et al., Lemma B.34.
     """
-    if m < 1:
-        raise ValueError(f"m must be at least 1; got {m}")
+    check_count(m=m)
     if not (diagonal >= 0).all() or not diagonal.isfinite().all():
         raise ValueError("diagonal must be finite and not negative")
     return ((diagonal.sum() ** 2 / m - diagonal.square().sum()) / len(diagonal)).item()
@@ -230,8 +229,3 @@ def lost_margin_floor(F: int, m: Numbers, d: int) -> Numbers:
 
 def _positivity(g: Geometry) -> dict[str, bool]:
     return {"V_min ≥ 0": g.positive}
-
-
-def _check_dimension(d: int) -> None:
-    if d < 2:
-        raise ValueError(f"d must be at least 2; got {d}")

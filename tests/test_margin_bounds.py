@@ -164,9 +164,9 @@ def test_statistics_of_isotropic_facts_are_within_constants_of_their_bounds(F, d
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda g: arbitrary_keys_bound(g, 1), "d must be at least 2; got 1"),
-        (lambda g: arbitrary_values_bound(g, Spread(1.0, True), 0, 4), "m must be at least 1"),
-        (lambda g: welch_floor(torch.ones(3), 0), "m must be at least 1; got 0"),
+        (lambda g: arbitrary_keys_bound(g, 1), "d must be an integer of at least 2; got 1"),
+        (lambda g: arbitrary_values_bound(g, Spread(1.0, True), 0, 4), "m must be an integer"),
+        (lambda g: welch_floor(torch.ones(3), 0), "m must be an integer of at least 1; got 0"),
         (lambda g: welch_floor(-torch.ones(3), 2), "diagonal must be finite and not negative"),
     ],
 )

@@ -79,7 +79,7 @@ def test_arguments_are_checked(change, message):
     }
     with pytest.raises(ValueError, match=message):
         RecallTask(FACTS, **(good | change))
-    with pytest.raises(ValueError, match="junk_tokens must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="junk_tokens must be an integer of at least 1; got 0"):
         recall_task(FACTS, generator=generator(99), junk_tokens=0)
     with pytest.raises(ValueError, match=r"keys must be in 0\.\.11; got -1 to 12"):
         task = recall_task(FACTS, generator=generator(1))

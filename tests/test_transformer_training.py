@@ -101,7 +101,7 @@ def test_arguments_are_checked():
     with pytest.raises(ValueError, match="steps, batch and checked_every must be at least 1"):
         Plan(0, 1, 1.0)
     for function in (key_accuracies, query_noise):
-        with pytest.raises(ValueError, match="contexts must be at least 1; got 0"):
+        with pytest.raises(ValueError, match="contexts must be an integer of at least 1; got 0"):
             function(block, task, contexts=0, generator=generator(0))
 
 

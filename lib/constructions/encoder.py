@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from lib.facts import check_embeddings
 from lib.mlp import GATES, GatedMLP, PlainMLP
-from lib.numerics import RELATIVE_CUTOFF, check_choice, check_count, check_positive
+from lib.numerics import (
+    RELATIVE_CUTOFF,
+    check_choice,
+    check_count,
+    check_nonnegative,
+    check_positive,
+)
 
 #: Hidden units beyond F / d, as a share: they lower the condition number by orders of magnitude.
 EXCESS = 0.1
@@ -83,8 +89,8 @@ class GadgetEncoder(nn.Module):
 
 def hidden_size(F: int, d: int, *, excess: float = EXCESS) -> int:
     """Hidden units of a gadget, ceil((1 + excess) F / d): at least F unknowns for F equations."""
-    if F < 1 or d < 1 or not 0 <= excess < math.inf:
-        raise ValueError(f"F and d must be at least 1 and excess >= 0; got {F}, {d} and {excess}")
+    check_count(F=F, d=d)
+    check_nonnegative(excess=excess)
     return math.ceil(round((1 + excess) * F / d, 9))
 
 
@@ -193,8 +199,7 @@ def two_hot_keys(d: int) -> tuple[Int[Tensor, "F d"], Int[Tensor, "2 F"]]:
     Raises:
         ValueError: d is below 2.
     """
-    if d < 2:
-        raise ValueError(f"d must be at least 2; got {d}")
+    check_count(2, d=d)
     pairs = (~torch.eye(d, dtype=torch.bool)).nonzero().T
     identity = torch.eye(d, dtype=torch.int64)
     return identity[pairs[0]] - identity[pairs[1]], pairs

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lib.facts import FactSet, check_embeddings, sphere
+from lib.numerics import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +102,7 @@ def recall_task(
 
     Source: Garcia et al., Appendix A.2.1, whose lengths and vocabulary are the defaults.
     """
-    if junk_tokens < 1:
-        raise ValueError(f"junk_tokens must be at least 1; got {junk_tokens}")
+    check_count(junk_tokens=junk_tokens)
     extra = sphere(junk_tokens + 1, facts.keys.shape[1], generator=generator)
     extra = extra.to(facts.keys)
     return RecallTask(facts, extra[1:], extra[0] if with_query else None, prefix, suffix)

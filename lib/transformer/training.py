@@ -14,7 +14,7 @@ from tqdm import tqdm
 from lib.decoding import score_margins
 from lib.facts import FactSet
 from lib.files import replacing
-from lib.numerics import generator
+from lib.numerics import check_count, generator
 from lib.transformer.block import RecallBlock
 from lib.transformer.recall import RecallTask, Sequences, draw_sequences, recall_task
 
@@ -223,8 +223,7 @@ def query_noise(
 
 def _all_keys(task: RecallTask, contexts: int, generator: torch.Generator) -> Iterator[Sequences]:
     """Every key once, in as many random contexts."""
-    if contexts < 1:
-        raise ValueError(f"contexts must be at least 1; got {contexts}")
+    check_count(contexts=contexts)
     for _ in range(contexts):
         yield draw_sequences(task, torch.arange(len(task.facts)), generator=generator)
 
