@@ -167,7 +167,7 @@ def test_what_is_wrong_with_a_readers_file_is_said(tmp_path, rows, message):
 def test_a_file_without_a_header_loses_no_fact_but_is_refused(tmp_path, text):
     path = tmp_path / "books.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match="must have (the|a) header"):
+    with pytest.raises(ValueError, match=r"must have (the|a) header"):
         read_corpus(path)
 
 

@@ -234,8 +234,8 @@ def test_values_in_the_hull_of_the_others_are_refused():
             lambda: naive(FactSet(FACTS.keys[:1], FACTS.values, FACTS.targets[:1])),
             "keys must be at least 2 and distinct",
         ),
-        (lambda: encoder_decoder(FACTS, 0, generator=generator(0)), "width must be an integer"),
-        (lambda: trained_code(FACTS.values, 0, generator=generator(0)), "width must be an integer"),
+        (lambda: encoder_decoder(FACTS, 0, generator=generator(0)), "m must be an integer"),
+        (lambda: trained_code(FACTS.values, 0, generator=generator(0)), "m must be an integer"),
     ],
 )
 def test_what_cannot_be_done_is_refused(call, message):
