@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -112,21 +112,22 @@ def pages() -> list[str]:
     return [f"{name}.html" for name in [contents["root"], *(c["file"] for c in chapters)]]
 
 
-def print_book(target: Path = PDF) -> Path:
-    """All pages in one file, with an outline, page numbers, and links from page to page.
+def print_book(browser: Browser, chosen: Sequence[str], target: Path = PDF) -> Path:
+    """Pages in one file, with an outline, page numbers, and links from page to page.
 
-    Raises:
-        NoBrowserError: there is no browser to print with.
+    Args:
+        browser: what prints.
+        chosen: addresses of pages of the built book; links to others are dropped.
+        target: the file.
     """
     with (
         serving(HTML) as site,
-        chromium() as browser,
         tempfile.TemporaryDirectory() as folder,
         PdfWriter() as book,
     ):
         page = browser.new_page()
         places: dict[str, tuple[int, float]] = {}
-        for number, path in enumerate(tqdm(pages(), disable=None, desc="printing")):
+        for number, path in enumerate(tqdm(chosen, disable=None, desc="printing")):
             page.goto(f"{site}/{path}")
             wait_for_formulas(page)
             title = page.locator("article h1").first.text_content().strip(" #\n")
@@ -187,7 +188,8 @@ def main() -> None:
     if not HTML.exists():
         sys.exit("the book is not built: run make book")
     try:
-        print(f"wrote {print_book().relative_to(ROOT)}")
+        with chromium() as browser:
+            print(f"wrote {print_book(browser, pages()).relative_to(ROOT)}")
     except NoBrowserError as error:
         sys.exit(str(error))
 
