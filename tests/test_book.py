@@ -230,6 +230,16 @@ def test_a_toggle_is_called_what_it_shows(open_page):
     assert toggle.locator("..").evaluate("details => details.open")
 
 
+def test_paper_is_light(open_page):
+    page = open_page("book/rerun.html")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.evaluate("""addEventListener("beforeprint",
+      () => window.printed = document.documentElement.dataset.theme)""")
+    page.pdf()
+    assert page.evaluate("window.printed") == "light"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
 def test_a_printed_book_leads_from_page_to_page(browser, tmp_path):
     chapter = "notebooks/09_welch_bound.html"
     chosen = ("book/index.html", chapter, "book/bibliography.html")

@@ -1,3 +1,0 @@
-// A toggle is called what it shows, not "Toggle hidden content" (WCAG 2.1, 2.5.3).
-document.addEventListener("DOMContentLoaded", () =>
-  document.querySelectorAll("details.hide > summary").forEach(s => s.removeAttribute("aria-label")));
