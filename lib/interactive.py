@@ -14,6 +14,7 @@ from jaxtyping import Float
 WIDTH, HEIGHT = 480, 330
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 14, 52
 
+#: At least 3:1 against white and against the theme's dark ground; too little for letters.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 STYLE = "display:block;width:100%;max-width:640px"
@@ -25,7 +26,7 @@ PAGE = """<div class="slider-figure" id="{name}">
 {lines}
 </svg>
 <label style="{STYLE}">{control}
-<input type="range" min="0" max="{last}" value="{start}" style="{STYLE};accent-color:#0072B2">
+<input type="range" min="0" max="{last}" value="{start}" style="{STYLE}">
 </label>
 <output aria-live="polite">{caption}</output>
 <script>
@@ -217,8 +218,9 @@ def _axes(first: float, last: float, xlabel: str, ylabel: str) -> str:
 
 def _line(name: str, index: int, x: list[float], y: list[float]) -> str:
     points = " ".join(f"{a},{b}" for a, b in zip(x, y, strict=True))
-    label = f'x="{LEFT + 10}" y="{TOP + 20 + 20 * index}"'
+    height = TOP + 20 + 20 * index
     return (
         f'<polyline points="{points}" fill="none" stroke="{COLORS[index]}" stroke-width="2.2"/>\n'
-        f'<text {label} fill="{COLORS[index]}">{name}</text>'
+        f'<path d="M{LEFT + 10},{height - 5}h24" stroke="{COLORS[index]}" stroke-width="2.2"/>\n'
+        f'<text x="{LEFT + 42}" y="{height}">{name}</text>'
     )

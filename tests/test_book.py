@@ -6,6 +6,7 @@ import re
 import urllib.request
 
 import pytest
+from pypdf import PdfReader
 
 from lib import printing
 from lib.execution import ROOT
@@ -162,22 +163,105 @@ def test_links_of_the_ledger_lead_to_claims_of_chapters():
         assert 'id="claims"' in (HTML / "notebooks" / link).read_text(encoding="utf-8")
 
 
+CONTRAST = """selector => {
+  const luminance = c => c.slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const parts = c => [...c.match(/[\\d.]+/g).map(Number), 1];  // opaque if nothing else is said
+  const element = document.querySelector(selector);
+  const grounds = [];
+  for (let e = element; e; e = e.parentElement)
+    grounds.unshift(parts(getComputedStyle(e).backgroundColor));
+  const page = luminance(grounds.reduce(
+    (under, over) => under.map((v, i) => v * (1 - over[3]) + over[i] * over[3]), [255, 255, 255]));
+  const drawn = {polyline: "stroke", text: "fill"}[element.localName] ?? "color";
+  const ink = luminance(parts(getComputedStyle(element)[drawn]));
+  return (Math.max(ink, page) + 0.05) / (Math.min(ink, page) + 0.05);
+}"""
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_and_captions_are_legible_in_both_themes(open_page, theme):
-    page = open_page("notebooks/05_facts_and_margins.html")
+@pytest.mark.parametrize(
+    ("chapter", "selectors", "least"),  # WCAG 2.1, level AA: 4.5 for text, 3 for graphics
+    [
+        (
+            "05_facts_and_margins",
+            ("article p", "figcaption .caption-text", "article p a", "table.claims td"),
+            4.5,
+        ),
+        (
+            "03_tail_average_margin",
+            ("div.proof a", "div.proof a.reference", "table.claims code", "summary"),
+            4.5,
+        ),
+        ("04_tam_scalar_equations", (".slider-figure text", ".slider-figure output"), 4.5),
+        ("04_tam_scalar_equations", (".slider-figure polyline", "polyline ~ polyline"), 3),
+    ],
+)
+def test_the_page_is_legible_in_both_themes(open_page, theme, chapter, selectors, least):
+    page = open_page(f"notebooks/{chapter}.html")
     page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
-    contrast = """selector => {
-      const luminance = c => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
-        .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-      const element = document.querySelector(selector);
-      let ground = element;
-      while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)")
-        ground = ground.parentElement;
-      const text = luminance(getComputedStyle(element).color);
-      const page = luminance(getComputedStyle(ground).backgroundColor);
-      return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
+    for selector in selectors:
+        assert page.evaluate(CONTRAST, selector) >= least, selector
+
+
+def test_the_keyboard_shows_where_it_is_and_skips_formulas(open_page):
+    page = open_page("notebooks/04_tam_scalar_equations.html")
+    sign = """() => {
+      const {outlineStyle, outlineWidth, boxShadow} = getComputedStyle(document.activeElement);
+      return [document.activeElement.outerHTML.slice(0, 90), outlineStyle, outlineWidth, boxShadow];
     }"""
-    claims = ("table.claims td", "table.claims code")
-    for selector in ("article p", "figcaption .caption-text", "article p a", *claims):
-        assert page.evaluate(contrast, selector) >= 4.5, selector  # WCAG 2.1, level AA
+    for stop in range(40):
+        page.keyboard.press("Tab")
+        element, style, width, shadow = page.evaluate(sign)
+        if stop == 0:
+            assert 'href="#main-content"' in element
+        assert not element.startswith("<mjx-container")
+        assert (style != "none" and width != "0px") or "0px 0px 0px 3px" in shadow, element
+    assert page.locator("article").evaluate("a => a.contains(document.activeElement)")
+
+
+def test_a_toggle_is_called_what_it_shows(open_page):
+    page = open_page("notebooks/05_facts_and_margins.html")
+    toggle = page.get_by_role("article").locator("summary").first
+    assert toggle.get_attribute("aria-label") is None
+    toggle.focus()
+    page.keyboard.press("Enter")
+    assert toggle.locator("..").evaluate("details => details.open")
+
+
+def test_paper_is_light(open_page):
+    page = open_page("book/rerun.html")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.evaluate("""addEventListener("beforeprint",
+      () => window.printed = document.documentElement.dataset.theme)""")
+    page.pdf()
+    assert page.evaluate("window.printed") == "light"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_printed_book_leads_from_page_to_page(browser, tmp_path):
+    chapter = "notebooks/09_welch_bound.html"
+    chosen = ("book/index.html", chapter, "book/bibliography.html")
+    file = PdfReader(printing.print_book(browser, chosen, tmp_path / "book.pdf"))
+    links = [
+        link
+        for sheet in file.pages
+        for annotation in sheet.get("/Annots", ())
+        if (link := annotation.get_object())["/Subtype"] == "/Link"
+    ]
+    outside = [link["/A"]["/URI"] for link in links if "/A" in link]
+    assert any("arxiv.org" in address for address in outside)
+    assert not any("127.0.0.1" in address for address in outside)
+    assert any(
+        link["/Dest"][0] == file.pages[-1].indirect_reference for link in links if "/Dest" in link
+    )
+    for number, sheet in enumerate(file.pages, 1):
+        words = sheet.extract_text().split()
+        assert words[0] == str(number)
+        assert len(words) > 1  # no empty sheet
+    landing, _, first, sections, last = file.outline[:5]
+    titles = [landing.title, first.title, last.title]
+    assert titles == ["How matrices and MLPs store facts", "9. The Welch bound", "Bibliography"]
+    assert sections[-1].title == "Claims"
+    assert "Claims" in file.pages[file.get_destination_page_number(sections[-1])].extract_text()
