@@ -19,11 +19,13 @@ class Method:
     marker: str
 
 
-# Colours: Okabe and Ito's palette, told apart with any common colour vision.
+# Colours: five of Okabe and Ito's palette and others between them, each with a contrast of 3 or
+# more against white (WCAG 1.4.11) and told apart, where they share a figure, with any common colour
+# vision, if not by its marker.
 HEBBIAN = Method("Hebbian, sketched $K_2$", "#0072B2", "o")
-DIAGONAL = Method("Hebbian, diagonally whitened", "#56B4E9", "v")
+DIAGONAL = Method("Hebbian, diagonally whitened", "#4895EF", "v")
 WHITENED = Method("Hebbian, whitened", "#009E73", "s")
-EXACT_K2 = Method("Hebbian, exact $K_2$", "#E69F00", "D")
+EXACT_K2 = Method("Hebbian, exact $K_2$", "#730B00", "D")
 DATA_DEPENDENT = Method("Hebbian, data-dependent", "#CC79A7", "P")
 NTK = Method("NTK", "#8C6D31", "X")
 ENCODER_DECODER = Method("exact encoder, random decoder", "#6A3D9A", ">")
@@ -32,11 +34,14 @@ TRAINED = Method("gradient descent", "#000000", "*")
 # Ways of editing facts, in colours that also differ from those above.
 SWAPPING = Method("MLP swapping", "#4B0092", "^")
 ROME = Method("ROME", "#B2182B", "p")
-MEMIT = Method("MEMIT", "#1B7837", "h")
-ALPHA_EDIT = Method("AlphaEdit", "#F1A340", "<")
+MEMIT = Method("MEMIT", "#2E86C1", "d")
+ALPHA_EDIT = Method("AlphaEdit", "#C77C11", "<")
 
 THEORY = "#333333"
 BAD = "#D55E00"
+
+#: For series that are no methods; the least CIEDE2000 difference with any colour vision is 10.
+COLORS = ("#0072B2", "#730B00", "#009E73", "#CC79A7", "#4895EF")
 
 STYLE = {
     "figure.figsize": (6.4, 4.0),

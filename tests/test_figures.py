@@ -44,6 +44,19 @@ def test_methods_are_told_apart_by_colour_and_by_marker():
     assert len({m.color for m in methods}) == len({m.marker for m in methods}) == len(methods)
 
 
+def luminance(color):
+    """Relative luminance, WCAG 2.2."""
+    srgb = np.array(mpl.colors.to_rgb(color))
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def test_every_colour_stands_out_from_white_as_graphics_must():
+    methods = [m.color for m in vars(figures).values() if isinstance(m, figures.Method)]
+    for color in (*methods, *figures.COLORS, figures.THEORY, figures.BAD):
+        assert 1.05 / (luminance(color) + 0.05) >= 3, color
+
+
 def test_counts_are_labelled_as_whole_numbers(ax):
     ax.plot([32, 1024], [0, 1])
     figures.doubling_axis(ax, "width")
