@@ -5,6 +5,7 @@ python -m lib.execution [07 ...] [--jobs 2]
 
 import argparse
 import base64
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +34,12 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 #: Talk to kernels over local sockets, not TCP: no port is opened, and ipykernel does not warn.
 KERNEL_TRANSPORT = Config(KernelManager={"transport": "ipc"})
+
+#: Kernels keep quiet: cells report their errors, and an interruption is no error.
+KERNEL_ARGUMENTS = ["--log-level=CRITICAL"]
+
+#: papermill warns of an unknown parameter that the chapter's own check refuses.
+logging.getLogger("papermill").setLevel(logging.ERROR)
 
 #: How the cell begins that checks a chapter's parameters.
 VALIDATION = "from lib.chapter import"
@@ -81,7 +88,7 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
 
     Raises:
         ChapterError: a cell failed, or there is no kernel; the message says which and why. A
-            parameter that is not allowed is one line.
+            parameter that is not allowed is one line, several are one each.
     """
     notebook = jupytext.read(source)
     notebook.metadata["kernelspec"] = KERNEL
@@ -95,6 +102,7 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
                 parameters,
                 cwd=folder,
                 config=KERNEL_TRANSPORT,
+                extra_arguments=KERNEL_ARGUMENTS,
                 progress_bar={"desc": source.stem} if sys.stderr.isatty() else False,
             )
         except DeadKernelError:
@@ -107,8 +115,9 @@ def execute(source: Path, parameters: dict[str, Any]) -> NotebookNode:
             ) from None
         except PapermillExecutionError as error:
             if error.source.lstrip().startswith(VALIDATION):
-                problems = " ".join(error.evalue.split())
-                raise ChapterError(f"{source.stem}: {problems}") from None
+                head, *problems = map(str.strip, error.evalue.splitlines())
+                apart = "\n  " if len(problems) > 1 else " "
+                raise ChapterError(apart.join([f"{source.stem}: {head}", *problems])) from None
             raise ChapterError(
                 f"{error.source}\n\n"
                 f"{source.stem}: cell {error.cell_index} failed: {error.ename}: {error.evalue}"
@@ -134,6 +143,12 @@ def write(notebook: NotebookNode, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         nbformat.write(notebook, partial)
+
+
+def failed_write(error: OSError, folder: Path) -> str:
+    """One line for the reader; without a file's name, it was in the folder or the temporary one."""
+    place = error.filename or f"{folder} or {tempfile.gettempdir()}"
+    return f"{place}: {error.strerror or error}"
 
 
 def recorded_claims(notebook: NotebookNode) -> list[dict]:
@@ -171,7 +186,8 @@ def execute_in_place(sources: list[Path], *, jobs: int = 1) -> Iterator[Path]:
     for groups in (first, [source for source in sources if source.stem == LEDGER]):
         for source, notebook in run(delayed(_with_source)(source) for source in groups):
             for path, content in landing_files(notebook).items():
-                path.write_bytes(content)
+                with replacing(path) as partial:
+                    partial.write_bytes(content)
             write(notebook, target := source.with_suffix(".ipynb"))
             yield target
 
@@ -192,6 +208,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"wrote {target.relative_to(ROOT)}", flush=True)
     except ChapterError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(failed_write(error, NOTEBOOKS))
     except KeyboardInterrupt:
         sys.exit("interrupted; what was under way is not written")
 

@@ -25,6 +25,9 @@ CHAPTER = "17_ledger"
 
 VERDICTS = (claims.REPRODUCED, claims.IN_PART, claims.NOT_REPRODUCED, claims.NOT_RUN)
 
+#: What the page calls the columns laptop and larger: of the book, and of other runs beside it.
+HEADS, HEADS_BESIDE = ("laptop", "at a larger scale"), ("the book", "these runs")
+
 #: Settings of a claim that are shown one by one; of more, the range is.
 FEW_SETTINGS = 2
 
@@ -126,7 +129,7 @@ def ledger(runs: str | Path, sources: Sources) -> pd.DataFrame:
         Columns text, verdict, id, statement, source, published, laptop, larger, chapter. A claim
         that runs lack is "not run". For the book's own chapters larger has what was measured on
         stored data; for others it has what they measured, and laptop has the book's own verdict
-        and values.
+        and values. ``attrs["heads"]`` says what to call the two.
 
     Raises:
         ValueError: a folder has no executed chapters, or a claim belongs to no text.
@@ -152,7 +155,9 @@ def ledger(runs: str | Path, sources: Sources) -> pd.DataFrame:
     order = list(dict.fromkeys(sources.texts.values()))
     table = pd.DataFrame(rows)
     table = table.sort_values("text", key=lambda texts: texts.map(order.index), kind="stable")
-    return table.reset_index(drop=True)
+    table = table.reset_index(drop=True)
+    table.attrs["heads"] = HEADS if rerun is None else HEADS_BESIDE
+    return table
 
 
 def counts(table: pd.DataFrame) -> pd.DataFrame:
@@ -175,13 +180,14 @@ def page(table: pd.DataFrame) -> Page:
     """The ledger as a table in HTML, to be filtered by text and verdict."""
     cell = table.map(html.escape)
     chapter = cell["chapter"]
+    first, second = table.attrs["heads"]
     cells = pd.DataFrame(
         {
             "verdict": cell["verdict"] + "<br><code>" + cell["id"] + "</code>",
             "claim": cell["statement"] + " [" + cell["source"] + "]",
             "published": cell["published"],
-            "laptop": cell["laptop"],
-            "at a larger scale": cell["larger"],
+            first: cell["laptop"],
+            second: cell["larger"],
             "chapter": ('<a href="' + chapter + '.html#claims">' + chapter.str[:2] + "</a>").where(
                 chapter != "", ""
             ),

@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ChapterError as error:
         sys.exit(str(error))
     except OSError as error:
-        sys.exit(f"{error.filename or execution.RUNS}: {error.strerror or error}")
+        sys.exit(execution.failed_write(error, execution.RUNS))
     except KeyboardInterrupt:
         sys.exit("interrupted; what was under way is not written")
 

@@ -1,4 +1,5 @@
 import base64
+import errno
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,31 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         execution.write(nbformat.v4.new_notebook(), path)
     assert [p.name for p in tmp_path.iterdir()] == ["chapter.ipynb"]
     assert path.read_text() == "old"
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_landing_page(workshop, monkeypatch):
+    page = workshop / "landing.png"
+    page.write_bytes(b"old")
+    cell = nbformat.v4.new_code_cell(
+        outputs=[nbformat.v4.new_output("display_data", {"image/png": "bmV3"})],
+        metadata={"tags": ["landing-figure"]},
+    )
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    monkeypatch.setattr(execution, "execute", lambda source, parameters: notebook)
+    monkeypatch.setattr(execution, "LANDING", {"landing-figure": ("image/png", page)})
+
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(SystemExit, match=r"landing\.png.*: No space left on device"):
+            execution.main(["05"])
+    assert page.read_bytes() == b"old" and files(workshop) == []
+    execution.main(["05"])
+    assert page.read_bytes() == b"new"
+    assert [p.name for p in workshop.iterdir() if p.is_file()] == ["landing.png"]
 
 
 def test_normalising_drops_what_differs_between_runs():

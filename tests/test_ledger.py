@@ -183,6 +183,7 @@ def test_other_runs_have_their_own_verdicts_beside_those_of_the_book(book, sourc
     assert loose["verdict"] == claims.NOT_RUN
     assert loose["laptop"].startswith("reproduced: ")
     assert loose["larger"] == ""
+    assert "<th>the book</th><th>these runs</th>" in ledger.page(table).content
 
 
 def test_a_claim_that_only_the_runs_have_is_listed(book, sources):
@@ -210,6 +211,7 @@ def test_the_page_escapes_its_words_and_links_to_chapters(book, sources):
     content = ledger.page(ledger.ledger("notebooks", sources)).content
     assert "A &lt; B." in content
     assert "h &amp; 1" in content
+    assert "<th>laptop</th><th>at a larger scale</th>" in content
     assert content.count('<a href="14_recall.html#claims">14</a>') == 1
     keys = json.loads(re.search(r"const keys = (.*);", content).group(1))
     assert ["Garcia et al.", claims.IN_PART] in keys

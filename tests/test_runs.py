@@ -79,6 +79,16 @@ def test_a_bad_parameter_is_one_line_and_leaves_nothing(workshop):
     assert "\n" not in str(caught.value) and files(workshop) == []
 
 
+def test_several_bad_parameters_are_one_line_each_and_nothing_else(workshop, capfd):
+    with pytest.raises(SystemExit) as caught:
+        runs.main(["run", "5", "-p", "d", "-3", "-p", "dd", "8"])
+    first, *problems = str(caught.value).split("\n  ")
+    assert first == f"{CHAPTER.stem}: parameters of this chapter:"
+    assert problems[0].startswith("dd is not a parameter of this chapter; it has ")
+    assert problems[1].startswith("d = -3 (int); allowed: ") and len(problems) == 2
+    assert capfd.readouterr().err == "" and files(workshop) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -110,6 +120,14 @@ def test_a_full_disk_and_an_interruption_are_one_line_and_leave_nothing(workshop
         with pytest.raises(SystemExit, match=r"05_facts_and_margins.*: No space left on device"):
             runs.main(["run", "5"])
     assert files(workshop) == []
+
+    def nowhere(source, parameters):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(execution, "execute", nowhere)
+        with pytest.raises(SystemExit, match=r"_runs or /.*: No space left on device"):
+            runs.main(["run", "5"])
 
     def interrupted(source, parameters):
         raise KeyboardInterrupt
