@@ -79,7 +79,10 @@ def load_preset(name: str, source: Path) -> dict[str, Any]:
     """The parameters of a preset for a chapter."""
     presets = {p.parent.name: p for p in sorted(NOTEBOOKS.glob(f"presets/*/{source.stem}.yml"))}
     if name not in presets:
-        raise ChapterError(f"no preset {name!r} for {source.stem}; there are {', '.join(presets)}")
+        raise ChapterError(
+            f"no preset {name!r} for {source.stem}; there are {', '.join(presets)}, "
+            "and without a name the values in the notebook"
+        )
     return read_yaml_file(str(presets[name])) or {}
 
 

@@ -324,6 +324,8 @@ def read_facts(
 
 def check_embeddings(name: str, table: Tensor) -> None:
     """Raise ValueError unless the table is a nonempty, floating-point, finite matrix."""
+    if not isinstance(table, Tensor):
+        raise ValueError(f"{name} must be a torch tensor; got {type(table).__name__}")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"{name} must be a nonempty matrix; got shape {tuple(table.shape)}")
     if not table.is_floating_point():
