@@ -255,6 +255,7 @@ def alpha_edit(
     Source: Fang et al., 2025, Section 3; Garcia et al., Appendix A.4.5.
     """
     edit.check_size(corpus)
+    check_nonnegative(tolerance=tolerance, ridge=ridge)
     solve = partial(null_space_update, tolerance=tolerance, ridge=ridge)
     return _one_update(model, corpus, edit, descent, solve)
 
