@@ -7,10 +7,11 @@ descent (width 64; with one seed also 20 %) and constructed from the data (width
 widths at 10 %; the whole set exchanged; and ways to make the router leak less. Settings of ROME,
 MEMIT and AlphaEdit are tuned for each row, on as many other facts of the same model as are edited,
 except those printed in the source. With ``--large`` also 4096 facts in width 256, edited at 10 %,
-once, and half of the facts and width of the source, 8192 in 256, in its dimension of 256, trained
-for longer and tuned on smaller grids (see NEARBY).
-A quarter of an hour of one core for each seed, and an hour for the large ones. Points that the
-file has are not computed again, and models are kept in _runs/.
+once, and in the source's dimension of 256 half of its facts and width, 8192 in 256, and all of
+them, 16,384 in 512, trained for longer and tuned on smaller grids (see nearby). The last was run
+with OMP_NUM_THREADS=2.
+A quarter of an hour of one core for each seed, an hour for the next two, two for the last. Points
+that the file has are not computed again, and models are kept in _runs/.
 """
 
 import argparse
@@ -40,8 +41,10 @@ from lib.sweeps import sweep
 from lib.transformer.training import Plan
 
 D = 128
-HALF, HALF_D = 8192, 256  # of the published facts; the published dimension
-HALF_PLAN = Plan(steps=4000, batch=64, rate=1e-3, checked_every=250)
+LARGE = {4096: 256, 8192: 256, 16384: 512}  # facts and width
+LONG_FROM = 8192  # facts, in the published dimension
+LONG_D = 256
+LONG_PLAN = Plan(steps=4000, batch=64, rate=1e-3, checked_every=250)
 KEYS = ("facts", "construction", "m", "router", "altered", "method", "seed")
 SHARES = (0.02, 0.05, 0.1)
 HEAVIEST = 0.2
@@ -72,17 +75,22 @@ PRINTED = {
     ),
 }
 
-#: Grids at half of the published size, where whole ones would take a day: around the settings that
-#: were chosen at the same pressure (20 % of 1024 facts in width 64), MEMIT's weight and AlphaEdit's
-#: ridge in proportion to the number of edits, as the sums grow that they stand against.
-MORE_EDITS = 4
-NEARBY = {
-    "ROME": [{"descent": methods.Descent(enough=enough)} for enough in (2.0, 4.0, 6.0)],
-    "MEMIT": [{"weight": 150.0 * MORE_EDITS * factor} for factor in (0.25, 1.0, 4.0)],
-    "AlphaEdit": [
-        {"tolerance": 100.0, "ridge": 100.0 * MORE_EDITS * factor} for factor in (0.25, 1.0, 4.0)
-    ],
-}
+
+def nearby(F: int) -> dict[str, list[dict]]:
+    """Small grids for many facts, where whole ones would take a day.
+
+    Around the settings that were chosen at the same pressure (20 % of 1024 facts in width 64),
+    MEMIT's weight and AlphaEdit's ridge in proportion to the number of edits, as the sums grow that
+    they stand against.
+    """
+    more_edits, factors = F / 2048, (0.25, 1.0, 4.0)
+    return {
+        "ROME": [{"descent": methods.Descent(enough=enough)} for enough in (2.0, 4.0, 6.0)],
+        "MEMIT": [{"weight": 150.0 * more_edits * factor} for factor in factors],
+        "AlphaEdit": [
+            {"tolerance": 100.0, "ridge": 100.0 * more_edits * factor} for factor in factors
+        ],
+    }
 
 
 def construction_of(
@@ -99,7 +107,7 @@ def trained(
     F: int, construction: str, m: int, router: str, seed: int
 ) -> tuple[Corpus, FactSet, LanguageModel]:
     corpus = invented_corpus(F, generator=generator(seed, NAMES))
-    d = HALF_D if F == HALF else D
+    d = LONG_D if F >= LONG_FROM else D
     embeddings = draw_embeddings(corpus, d, generator=generator(seed, EMBEDDINGS))
     facts = corpus_facts(corpus, embeddings)
     penalty = LEAK_PENALTY if router == "penalised" else 0.0
@@ -109,7 +117,7 @@ def trained(
     if not memory.exists():
         construction_of(construction, m, stream=(seed, MEMORY))(facts).save(memory)
     model = LanguageModel(embeddings, GatedMLP.load(memory), generator=generator(seed, WEIGHTS))
-    plan = HALF_PLAN if F == HALF else FAST
+    plan = LONG_PLAN if F >= LONG_FROM else FAST
     train_language(model, corpus, plan, stream=(seed, STEPS), leak_penalty=penalty, checkpoint=kept)
     return corpus, facts, model.with_sharpness(SHARPER) if router == "sharpened" else model
 
@@ -123,7 +131,7 @@ def edited(
     change, settings = PRINTED.get(method, (None, {}))
     if method in TUNED:
         change, grid = TUNED[method]
-        grid = NEARBY[method] if F == HALF else grid
+        grid = nearby(F)[method] if F >= LONG_FROM else grid
         others = methods.permuted(facts, order[k : 2 * k], generator=generator(seed, HELD_OUT))
         settings, _ = metrics.tune(change, grid, model, corpus, others)
     start = time.perf_counter()
@@ -178,9 +186,9 @@ def points(seeds: int, *, large: bool) -> list[tuple]:
         ]
     if large:
         chosen += [
-            (F, "gradient descent", 256, "plain", SHARES[-1], method, 0)
-            for F in (4096, HALF)
-            for method in ("swap", *TUNED)
+            (F, "gradient descent", m, "plain", SHARES[-1], method, 0)
+            for F, m in LARGE.items()
+            for method in ("swap", "MEMIT", "AlphaEdit", "ROME")
         ]
     return list(dict.fromkeys(chosen))
 
