@@ -188,7 +188,7 @@ def points(seeds: int, *, large: bool) -> list[tuple]:
         chosen += [
             (F, "gradient descent", m, "plain", SHARES[-1], method, 0)
             for F, m in LARGE.items()
-            for method in ("swap", "MEMIT", "AlphaEdit", "ROME")
+            for method in ("swap", *TUNED)
         ]
     return list(dict.fromkeys(chosen))
 

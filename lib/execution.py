@@ -9,6 +9,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,21 @@ def write(notebook: NotebookNode, path: Path) -> None:
         nbformat.write(notebook, partial)
 
 
-def failed_write(error: OSError, folder: Path) -> str:
-    """One line for the reader; without a file's name, it was in the folder or the temporary one."""
-    place = error.filename or f"{folder} or {tempfile.gettempdir()}"
-    return f"{place}: {error.strerror or error}"
+@contextmanager
+def ending_in_words(folder: Path) -> Iterator[None]:
+    """End a command that cannot go on with a message for the reader, and no traceback.
+
+    A failed write without a file's name was in the folder, or in the temporary one.
+    """
+    try:
+        yield
+    except ChapterError as error:
+        sys.exit(str(error))
+    except OSError as error:
+        place = error.filename or f"{folder} or {tempfile.gettempdir()}"
+        sys.exit(f"{place}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what was under way is not written")
 
 
 def recorded_claims(notebook: NotebookNode) -> list[dict]:
@@ -205,16 +217,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("chapters", nargs="*", help="numbers; all if none is given")
     parser.add_argument("--jobs", type=int, default=1, help="chapters at a time")
     options = parser.parse_args(arguments)
-    try:
+    with ending_in_words(NOTEBOOKS):
         sources = [find_chapter(c) for c in options.chapters] or chapters()
         for target in execute_in_place(sources, jobs=options.jobs):
             print(f"wrote {target.relative_to(ROOT)}", flush=True)
-    except ChapterError as error:
-        sys.exit(str(error))
-    except OSError as error:
-        sys.exit(failed_write(error, NOTEBOOKS))
-    except KeyboardInterrupt:
-        sys.exit("interrupted; what was under way is not written")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import argparse
 import json
 import keyword
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
             "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given"
         )
     options = parser.parse_args(arguments)
-    try:
+    with execution.ending_in_words(execution.RUNS):
         if options.command == "run":
             run(options.chapter, options.preset, options.given)
         else:
@@ -206,12 +205,6 @@ def main(arguments: list[str] | None = None) -> None:
                 options.given,
                 jobs=options.jobs,
             )
-    except ChapterError as error:
-        sys.exit(str(error))
-    except OSError as error:
-        sys.exit(execution.failed_write(error, execution.RUNS))
-    except KeyboardInterrupt:
-        sys.exit("interrupted; what was under way is not written")
 
 
 if __name__ == "__main__":
